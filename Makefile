@@ -6,7 +6,7 @@ PIP_EXTRA ?=
 PORT ?= 8000
 
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_EXTRA)
+PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt $(PIP_EXTRA)
 LOCK := pyproject.toml constraints.txt requirements-models.txt
 
 # Chapters run two at a time: each gets half of the cores, or they would fight over them.
@@ -24,16 +24,16 @@ book: .venv/book.stamp
 	@echo "The book is built. Open $(CURDIR)/_build/html/index.html, or run: make serve"
 
 notebooks: .venv/book.stamp
-	@$(BIN)/python book/_ext/notebooks.py
+	@$(BIN)/python book/_ext notebooks
 
 test: .venv/test.stamp
-	@$(BIN)/python book/_ext/suite.py
+	@$(BIN)/python book/_ext test
 
 serve: book
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
 
 lock: .venv/book.stamp
-	@$(BIN)/python book/_ext/lock.py $(PIP_EXTRA)
+	@$(BIN)/python book/_ext lock $(PIP_EXTRA)
 
 clean:
 	rm -rf _build dist book/reference/catalogue.md book/reference/ledger.md

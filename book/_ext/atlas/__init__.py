@@ -1,0 +1,15 @@
+"""How the book is built: chapters are executed and cached, data pages are generated, and Sphinx only renders.
+
+    project    where things lie, which pages there are, the repository's address
+    chapter    one page's source, and the notebook in it
+    inputs     what a chapter's results depend on besides its own code
+    execute    one chapter through papermill
+    run        all chapters whose results are out of date, two at a time
+    facts      anchors and claims, gathered from the chapters for pages and tests
+    generate   the pages that are written from data
+    degrade    MyST Markdown to Markdown that Colab can show
+    notebooks  the notebooks for Colab
+    extension  the Sphinx extension that does all of this on `jupyter-book build .`
+    suite      `make test`, stage by stage
+    lock       `make lock`
+"""

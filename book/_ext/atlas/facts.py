@@ -1,0 +1,60 @@
+"""What pages and tests need to know about the chapters: where each row of the catalogue is explained, and every claim.
+
+Written to `_build/anchors.json` and `_build/ledger.json`.
+"""
+
+import json
+import re
+
+import nbformat
+
+from atlas.chapter import Chapter, pages, prose
+from atlas.project import Project, write_if_changed
+
+_TARGET = re.compile(r"^\(row-(\d+)\)=\s*$")
+_OTHER_TARGET = re.compile(r"^\([^()]+\)=\s*$")
+_HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*\s*$")
+
+
+def write(project: Project, chapters: list[Chapter]) -> None:
+    write_if_changed(project.build / "anchors.json", _json(anchors(pages(project))))
+    write_if_changed(project.build / "ledger.json", _json(ledger(chapters)))
+
+
+def anchors(pages: list[Chapter]) -> dict[str, dict]:
+    """Row number -> page, anchor and heading. A chapter marks the section that explains row 33 with `(row-33)=` above its heading."""
+    found: dict[str, dict] = {}
+    for page in pages:
+        for row, title in _marked_headings(page):
+            if row in found:
+                raise ValueError(f"row {row} is marked twice, in {found[row]['doc']}.md and in {page.doc}.md: keep one (row-{row})=")
+            found[row] = {"doc": page.doc, "anchor": f"row-{row}", "title": title}
+    return dict(sorted(found.items(), key=lambda item: int(item[0])))
+
+
+def _marked_headings(page: Chapter):
+    waiting: list[str] = []
+    for line in prose(page.text):
+        if target := _TARGET.match(line):
+            waiting.append(target[1])
+        elif heading := _HEADING.match(line):
+            yield from ((row, heading[1]) for row in waiting)
+            waiting.clear()
+        elif line.strip() and not _OTHER_TARGET.match(line) and waiting:
+            raise ValueError(f"{page.doc}.md: (row-{waiting[0]})= must stand directly above a heading, but {line.strip()[:60]!r} follows")
+
+
+def ledger(chapters: list[Chapter]) -> list[dict]:
+    """Every claim that the executed chapters made, in reading order."""
+    claims = []
+    for chapter in chapters:
+        for number, cell in enumerate(nbformat.read(chapter.executed, as_version=4).cells):
+            for output in cell.get("outputs", []):
+                claim = output.get("metadata", {}).get("text/html", {}).get("mhlib_claim")
+                if claim:
+                    claims.append({**claim, "doc": chapter.doc, "cell": number})
+    return claims
+
+
+def _json(value) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
