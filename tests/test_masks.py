@@ -90,6 +90,7 @@ def test_names():
         (lambda: masks.Document(torch.zeros(3)), r"integer ids of shape \(tokens,\) or .*got torch.float32 \(3,\)"),
     ],
 )
+@pytest.mark.usefixtures("as_a_user")
 def test_errors(make, match):
     with pytest.raises(ValueError, match=match):
         make()

@@ -1,19 +1,19 @@
 """Scaled dot-product attention with one meaning and several implementations."""
 
-import importlib
 from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mhlib.functional.backends import chunked, flex, reference, sdpa
 from mhlib.functional.normalizers import Normalizer, get_normalizer, sink_of, softmax
 from mhlib.functional.request import Request, Support
 from mhlib.masks import Mask
 
-__all__ = ["attention", "attention_backends"]
+__all__ = ["attention_backends"]  # attention itself is public as mhlib.attention; here the name is this module
 
-BACKENDS = ("reference", "chunked", "sdpa", "flex")
+BACKENDS = {"reference": reference, "chunked": chunked, "sdpa": sdpa, "flex": flex}
 
 
 def attention(
@@ -73,11 +73,7 @@ def attention(
 
 def attention_backends(request: Request) -> dict[str, Support]:
     """Which backends can serve a request, and why the others cannot."""
-    return {name: _load(name).supports(request) for name in BACKENDS}
-
-
-def _load(name: str):
-    return importlib.import_module(f"mhlib.functional.backends.{name}")
+    return {name: module.supports(request) for name, module in BACKENDS.items()}
 
 
 def _backend(name: str, request: Request):
@@ -85,7 +81,7 @@ def _backend(name: str, request: Request):
         name = _choose(request)
     elif name not in BACKENDS:
         raise ValueError(f"backend must be 'auto' or one of {', '.join(BACKENDS)}, got {name!r}")
-    module = _load(name)
+    module = BACKENDS[name]
     support = module.supports(request)
     if not support:
         able = [other for other, ok in attention_backends(request).items() if ok]
@@ -108,7 +104,7 @@ def _choose(request: Request) -> str:
         return "sdpa"
     left, right = request.reach
     bounded = left is not None and right is not None
-    narrow = bounded and queries > 512 and keys > 4 * (left + right + 512)  # most blocks can be left out
+    narrow = bounded and queries > 512 and keys > 2 * (left + right + 512)  # most blocks can be left out
     table = isinstance(request.mask, Mask) or bounded or (request.causal and request.offset)
     return "chunked" if narrow or table and queries * keys > LARGE else "sdpa"
 

@@ -23,27 +23,35 @@ class Rotary:
         base: :math:`\theta_i = \mathrm{base}^{-2i/d}` for pair i, with d = ``dim``.
         interleaved: pairs are neighbours (2i, 2i+1), as in GPT-J, DeepSeek and GGUF files; otherwise halves
             (i, i + dim/2), as in Llama.
-        frequencies: the angles per position themselves, one per pair, instead of the formula.
+        frequencies: the angles per position themselves, one per pair, instead of the formula; or one such tuple per
+            head. More heads than tuples share them by groups, as query heads share key heads.
     """
 
     dim: int
     base: float = 10000.0
     interleaved: bool = False
-    frequencies: tuple[float, ...] | None = None
+    frequencies: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         if self.dim < 2 or self.dim % 2:
             raise ValueError(f"rotary embedding turns pairs: dim must be even and at least 2, got {self.dim}")
-        if self.frequencies is not None and len(self.frequencies) != self.dim // 2:
-            raise ValueError(f"expected {self.dim // 2} frequencies for dim={self.dim}, got {len(self.frequencies)}")
+        for row in self.frequencies if self._per_head else [self.frequencies or ()]:
+            if self.frequencies is not None and len(row) != self.dim // 2:
+                raise ValueError(f"expected {self.dim // 2} frequencies for dim={self.dim}, got {len(row)}")
 
-    def angles(self, positions: Int[Tensor, "*shape"], dtype: torch.dtype = torch.float32) -> Float[Tensor, "*shape pairs"]:
-        """The angle of every pair at every position, in radians."""
+    @property
+    def _per_head(self) -> bool:
+        return self.frequencies is not None and isinstance(self.frequencies[0], tuple)
+
+    def angles(self, positions: Int[Tensor, "*shape"], dtype: torch.dtype = torch.float32) -> Float[Tensor, "..."]:
+        """The angle of every pair at every position in radians: (*shape, pairs), or (heads, *shape, pairs)."""
         if self.frequencies is None:
             pair = torch.arange(self.dim // 2, dtype=dtype, device=positions.device)
             theta = self.base ** (-2 * pair / self.dim)
         else:
             theta = torch.tensor(self.frequencies, dtype=dtype, device=positions.device)
+        if self._per_head:
+            theta = theta.view(theta.shape[0], *[1] * positions.ndim, theta.shape[1])
         return positions.to(dtype)[..., None] * theta
 
     def rotate(
@@ -54,6 +62,8 @@ class Rotary:
             raise ValueError(f"Rotary(dim={self.dim}) needs heads of at least that width, got x of shape {tuple(x.shape)}")
         # Half precision cannot tell large angles apart, so they are computed in float32 at least.
         angles = self.angles(positions, torch.promote_types(x.dtype, torch.float32))
+        if self._per_head:
+            angles = angles.repeat_interleave(x.shape[-3] // angles.shape[0], 0)
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         turned, rest = x[..., : self.dim], x[..., self.dim :]
         if self.interleaved:

@@ -231,6 +231,7 @@ def bad(match, **options):
         bad(r"dropout is a probability", dropout=1.0),
     ],
 )
+@pytest.mark.usefixtures("as_a_user")
 def test_errors_say_what_was_expected(options, match):
     with pytest.raises(ValueError, match=match):
         attention(*tensors(), **options)
@@ -247,6 +248,7 @@ def test_errors_say_what_was_expected(options, match):
         (lambda q, k, v: (q[:, :3], k, v), "must divide"),
     ],
 )
+@pytest.mark.usefixtures("as_a_user")
 def test_errors_name_the_shapes(change, match):
     with pytest.raises(ValueError, match=match):
         attention(*change(*tensors()))

@@ -78,7 +78,7 @@ def test_relative_buckets_equal_transformers_t5(causal):
     assert torch.equal(bias.bucket(distance), want)
 
 
-def test_learned_positions_with_offset():
+def test_learned_positions_with_offset(as_a_user):
     positions, x = LearnedPositions(10, 4), torch.randn(2, 6, 4)
     torch.testing.assert_close(positions(x[:, 4:], offset=4), positions(x)[:, 4:])
     with pytest.raises(ValueError, match="knows 10 positions, position 11 was asked for"):
@@ -94,6 +94,7 @@ def test_learned_positions_with_offset():
         (lambda: RelativePositionBias(2, num_buckets=5), "num_buckets must be even"),
     ],
 )
+@pytest.mark.usefixtures("as_a_user")
 def test_errors(make, match):
     with pytest.raises(ValueError, match=match):
         make()

@@ -1,0 +1,51 @@
+"""Errors for layers that were given the wrong thing: what was expected, what came."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def check_sizes(dim: int, num_heads: int, num_kv_heads: int | None, head_dim: int | None, least: int = 1) -> None:
+    """Sizes that a layer cannot be built with."""
+    if dim < 1 or num_heads < 1:
+        raise ValueError(f"dim and num_heads must be positive, got dim={dim}, num_heads={num_heads}")
+    if head_dim is None and dim % num_heads:
+        raise ValueError(f"num_heads must divide dim, got dim={dim}, num_heads={num_heads}; or give head_dim")
+    if head_dim is not None and head_dim < least:
+        raise ValueError(f"head_dim must be at least {least}, got {head_dim}")
+    if num_kv_heads is not None and (num_kv_heads < 1 or num_heads % num_kv_heads):
+        raise ValueError(f"num_kv_heads must divide num_heads, got num_kv_heads={num_kv_heads}, num_heads={num_heads}")
+
+
+def check_inputs(
+    layer: Any, x: Tensor, context: Tensor, keys: int, key_mask: Tensor | None, mask: Tensor | None, extra: dict[str, Any]
+) -> None:
+    """Inputs that a layer cannot attend with."""
+    name = type(layer).__name__
+    for argument, tensor, width in (("x", x, layer.dim), ("context", context, layer.context_dim)):
+        if tensor.ndim != 3 or tensor.shape[-1] != width:
+            raise ValueError(f"{name} wants {argument} of shape (batch, tokens, {width}), got {tuple(tensor.shape)}")
+    if context.shape[0] != x.shape[0]:
+        raise ValueError(f"x and context must have the same batch size, got {tuple(x.shape)} and {tuple(context.shape)}")
+    if key_mask is not None:
+        _boolean("key_mask", key_mask)
+        if key_mask.shape != (x.shape[0], keys):
+            raise ValueError(f"key_mask must be (batch, keys) = {(x.shape[0], keys)}, got {tuple(key_mask.shape)}")
+    if mask is not None:
+        _boolean("mask", mask)
+        full = (x.shape[0], layer.num_heads, x.shape[1], keys)
+        if mask.ndim != 4 or any(size not in (1, want) for size, want in zip(mask.shape, full)):
+            raise ValueError(f"mask must broadcast to (batch, heads, queries, keys) = {full}, got {tuple(mask.shape)}")
+    unknown = set(extra) - set(layer.inputs)
+    if unknown:
+        takes = f"; beyond the usual arguments it takes {', '.join(layer.inputs)}" if layer.inputs else ""
+        raise TypeError(f"{name} does not know the argument {', '.join(sorted(unknown))}{takes}")
+    missing = [needed for needed in layer.inputs if needed not in extra]
+    if missing:
+        raise TypeError(f"{name} needs the argument {', '.join(missing)}")
+
+
+def _boolean(name: str, mask: Tensor) -> None:
+    if mask.dtype != torch.bool:
+        raise ValueError(f"{name} must be boolean (True = may attend), got {mask.dtype}")
