@@ -1,9 +1,15 @@
-"""The build's own commands, which the Makefile calls: `python book/_ext execute | notebooks | test | lock`."""
+"""The build's own commands, which the Makefile calls: `python book/_ext execute | notebooks | test | browser | lock`."""
 
 import importlib
 import sys
 
-COMMANDS = {"execute": "atlas.run", "notebooks": "atlas.notebooks", "test": "atlas.suite", "lock": "atlas.lock"}
+COMMANDS = {
+    "execute": "atlas.run",
+    "notebooks": "atlas.notebooks",
+    "test": "atlas.suite",
+    "browser": "atlas.browser",
+    "lock": "atlas.lock",
+}
 
 if __name__ == "__main__":
     name = sys.argv[1] if len(sys.argv) > 1 else ""

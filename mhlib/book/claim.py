@@ -83,16 +83,12 @@ def claim(paper: int, text: str, expected, measured, holds: bool | str, reason: 
     """
     from mhlib import catalog
 
-    rows = {row.n: row for row in catalog.papers()}
-    if paper not in rows:
-        raise ValueError(f"paper must be a row number of the catalogue, {min(rows)} to {max(rows)}; got {paper!r}")
+    row = catalog.paper(paper)
     holds = _verdict(holds)
     if holds is not True and not (reason and reason.strip()):
         raise ValueError(f"a claim that does not fully hold needs a reason: claim({paper}, ..., holds={holds!r}, reason='at this scale ...')")
-    row = rows[paper]
-    link = f"https://arxiv.org/abs/{row.arxiv}" if row.arxiv else None
     anchor = f"claim-{paper}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
-    return Claim(paper, text, str(expected), str(measured), holds, reason, anchor, f"{row.title} ({row.year})", link)
+    return Claim(paper, text, str(expected), str(measured), holds, reason, anchor, f"{row.title} ({row.year})", row.url)
 
 
 def _verdict(holds) -> bool | str:

@@ -6,10 +6,12 @@
     execute    one chapter through papermill
     run        all chapters whose results are out of date, two at a time
     facts      anchors and claims, gathered from the chapters for pages and tests
-    generate   the pages that are written from data
-    degrade    MyST Markdown to Markdown that Colab can show
+    generate   the pages that are written from data, in catalogue_page and ledger_page
+    myst, references, degrade    MyST Markdown to Markdown that Colab can show
     notebooks  the notebooks for Colab
+    mathjax    MathJax's files for the site
     extension  the Sphinx extension that does all of this on `jupyter-book build .`
     suite      `make test`, stage by stage
+    browser    the Chromium that the site tests use
     lock       `make lock`
 """

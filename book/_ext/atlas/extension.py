@@ -1,0 +1,86 @@
+"""The Sphinx extension: execute and generate first, then let Sphinx render; so plain `jupyter-book build .` does everything."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from atlas import generate, mathjax, notebooks
+from atlas.chapter import Chapter
+from atlas.inputs import digest
+from atlas.project import Project
+
+
+def prepare(app, config) -> None:
+    """Before anything is read: bring chapters, generated pages, notebooks and MathJax's files up to date."""
+    project = Project(Path(app.srcdir))
+    # In a process of its own, which owns the kernels, its working folder and what Ctrl-C does.
+    tools = Path(__file__).resolve().parents[1]
+    done = subprocess.run([sys.executable, str(tools), "execute", str(project.root)], check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)  # the reason has been printed
+    generate.write_pages(project)
+    notebooks.write(project)
+    mathjax.lay_out(project)
+    config.html_baseurl = config.ogp_site_url = project.repository.site
+
+
+def fill_in_address(app, docname: str, source: list[str]) -> None:
+    """Pages write %REPOSITORY% where the repository's address belongs; `_config.yml` is the only place that knows it."""
+    source[0] = source[0].replace("%REPOSITORY%", Project(Path(app.srcdir)).repository.url)
+
+
+def outdated(app, env, added, changed, removed) -> list[str]:
+    """Pages whose source stayed but whose executed results changed; Sphinx would keep their old HTML."""
+    project = Project(Path(app.srcdir))
+    before = getattr(env, "atlas_results", {})
+    now = {doc: digest(project.executed / f"{doc}.ipynb") for doc in env.found_docs}
+    env.atlas_results = now
+    return [doc for doc in now if now[doc] != before.get(doc, "")]
+
+
+def buttons(app, pagename, templatename, context, doctree) -> None:
+    """Colab and download buttons of a chapter; both give the notebook that was made for Colab."""
+    project = Project(Path(app.srcdir))
+    notebook = project.notebooks / f"{pagename}.ipynb"
+    if not notebook.is_file() or not Chapter(project, pagename).path.is_file():
+        return
+    target = Path(app.outdir) / "_sources" / f"{pagename}.ipynb"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(notebook.read_bytes())
+    context["ipynb_source"] = f"{pagename}.ipynb"
+    context["header_buttons"].insert(0, {
+        "type": "link", "text": "Colab", "label": "open-colab", "tooltip": "Open in Colab", "icon": "fas fa-rocket",
+        "url": project.repository.colab(pagename),
+    })
+
+
+def tidy(app, exception) -> None:
+    """After a build: drop what should not be there."""
+    out = Path(app.outdir)
+    if exception is None and app.builder.name == "html":
+        (out / "_static/scripts/fontawesome.js").write_text("")  # 1.5 MB a page would load for icons that a font already draws
+        # Sphinx copies these only when it writes a page.
+        shutil.copytree(Path(app.srcdir) / "book/_assets", out / "_static", dirs_exist_ok=True)
+        _remove_old_pages(app, out)
+    if app._warncount:
+        # Sphinx warns only while it reads a page, so a second build of an unchanged tree would seem fine. Read all again.
+        (Path(app.doctreedir) / "environment.pickle").unlink(missing_ok=True)
+
+
+def _remove_old_pages(app, out: Path) -> None:
+    """Sphinx never deletes the HTML of a page that is gone."""
+    for page in (out / "book").rglob("*.html"):
+        if page.relative_to(out).with_suffix("").as_posix() not in app.env.found_docs:
+            page.unlink()
+
+
+def setup(app) -> dict:
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # silences a warning of each kernel's debugger
+    app.connect("config-inited", prepare, priority=100)
+    app.connect("source-read", fill_in_address)
+    app.connect("env-get-outdated", outdated)
+    app.connect("html-page-context", buttons)
+    app.connect("build-finished", tidy)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

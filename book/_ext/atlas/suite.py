@@ -1,0 +1,105 @@
+"""`make test`, stage by stage: library, chapters, site. A stage whose inputs have not changed since it passed is not run again."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from atlas import browser
+from atlas.inputs import digest
+from atlas.project import Project
+
+PYTEST = [sys.executable, "-m", "pytest", "--quiet"]
+PARALLEL = ["-n", os.environ.get("JOBS", "2"), "--dist", "loadscope"]
+TOOLS = Path(__file__).resolve().parents[1]
+
+
+class Suite:
+    def __init__(self, project: Project):
+        self.project = project
+
+    def run(self) -> int:
+        stages = [self.library, self.chapters, self.notebooks, self.site, self.browser]
+        return next((code for stage in stages if (code := stage())), 0)
+
+    def library(self) -> int:
+        inputs = ["mhlib", "tests", "benchmarks", "book/_ext", "constraints.txt", "pyproject.toml", "Makefile", "environment.yml", "README.md", "book/index.md"]
+        return self._stage("library tests", inputs, [*PYTEST, "tests", "--ignore=tests/site", *PARALLEL], without="tests/site")
+
+    def chapters(self) -> int:
+        return self._always("chapters", [sys.executable, str(TOOLS), "execute"])
+
+    def notebooks(self) -> int:
+        """Execute each notebook once more and compare the cells that are marked as reproducible."""
+        new = [path for path in sorted(self.project.executed.rglob("*.ipynb")) if self._stamp(path).read() != digest(path)]
+        if not new:
+            return self._say("notebooks", "unchanged since they passed")
+        code = self._always("notebooks", [*PYTEST, "--nbval-lax", "--nbval-current-env", *PARALLEL, *map(str, new)])
+        if not code:
+            for path in new:
+                self._stamp(path).write(digest(path))
+        return code
+
+    def site(self) -> int:
+        return self._always("site", [str(Path(sys.executable).with_name("jupyter-book")), "build", ".", "-W", "--keep-going", "--quiet"])
+
+    def browser(self) -> int:
+        if not browser.find() and self._always("fetching Chromium", [sys.executable, "-m", "playwright", "install", "chromium"]):
+            print(browser.HOW, file=sys.stderr)
+            return 1
+        command = [*PYTEST, "tests/site", "-n", os.environ.get("JOBS", "2"), "--dist", "load"]
+        return self._stage("site tests", ["_build/html", "tests/site"], command)
+
+    # ---- how a stage is run
+
+    def _stage(self, name: str, inputs: list[str], command: list[str], without: str = "") -> int:
+        now = self._digest(inputs, without)
+        stamp = Stamp(self.project.build / "stamps" / name.replace(" ", "-"))
+        if stamp.read() == now:
+            return self._say(name, "unchanged since they passed")
+        code = self._always(name, command)
+        if not code:
+            stamp.write(now)
+        return code
+
+    def _always(self, name: str, command: list[str]) -> int:
+        print(f"── {name}", flush=True)
+        start = time.perf_counter()
+        code = subprocess.run(command, cwd=self.project.root, check=False).returncode
+        self._say(name, f"{'FAILED' if code else 'passed'} in {time.perf_counter() - start:.0f} s")
+        return code
+
+    def _say(self, name: str, what: str) -> int:
+        print(f"── {name}: {what}", flush=True)
+        return 0
+
+    def _digest(self, inputs: list[str], without: str) -> str:
+        root = self.project.root
+        files = sorted(file for name in inputs for file in ([root / name] if (root / name).is_file() else (root / name).rglob("*")))
+        kept = (f for f in files if f.is_file() and "__pycache__" not in f.parts and not (without and f.is_relative_to(root / without)))
+        return "\n".join(f"{file.relative_to(root)} {digest(file)}" for file in kept)
+
+    def _stamp(self, notebook: Path) -> "Stamp":
+        return Stamp(self.project.build / "stamps/notebooks" / notebook.relative_to(self.project.executed))
+
+
+class Stamp:
+    """What a stage's inputs looked like when it last passed."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def read(self) -> str | None:
+        return self.file.read_text(encoding="utf-8") if self.file.is_file() else None
+
+    def write(self, text: str) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(text, encoding="utf-8")
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        return Suite(Project.here()).run()
+    except KeyboardInterrupt:
+        return 130
