@@ -13,7 +13,7 @@ RECORD = ROOT / "_build" / "tests.json"
 # FlexAttention traces these; a checked function cannot be traced.
 TRACED = {"mhlib.masks", "mhlib.functional.backends.flex"}
 MODULES = {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in (ROOT / "mhlib").rglob("[!_]*.py")}
-jaxtyping.install_import_hook(sorted(MODULES - TRACED), "beartype.beartype")
+jaxtyping.install_import_hook(sorted(MODULES - TRACED), "typecheck.check")
 
 _outcomes: dict[str, set[str]] = defaultdict(set)
 

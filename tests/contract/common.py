@@ -47,9 +47,11 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 def gradcheck(call: Callable[..., Tensor], layer: nn.Module, x: Tensor) -> None:
     """Numerical against analytical gradients, of the input and of every parameter."""
-    names, values = zip(*((n, p.detach().clone().requires_grad_()) for n, p in layer.named_parameters())) or ((), ())
+    parameters = {name: p.detach().clone().requires_grad_() for name, p in layer.named_parameters()}
     assert torch.autograd.gradcheck(
-        lambda x, *values: call(dict(zip(names, values)), x), (x.requires_grad_(), *values), fast_mode=True
+        lambda x, *values: call(dict(zip(parameters, values)), x),
+        (x.requires_grad_(), *parameters.values()),
+        fast_mode=True,
     )
 
 

@@ -33,7 +33,7 @@ def gradients(m: Mechanism) -> None:
     if m.gradient == "exact":
         gradcheck(lambda p, x: torch.func.functional_call(pool, p, (x,)), pool, x.clone())
     if m.gradient != "none":
-        pool(x).square().sum().backward()
+        pool(x.requires_grad_()).square().sum().backward()
         dead = [name for name, p in pool.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
         assert not dead, f"these parameters receive no gradient: {dead}"
 

@@ -39,7 +39,6 @@ def _forms_agree():
     kind="head",
     family="latent",
     stage="project",
-    papers=(34, 89),
     properties=("causal", "decodes", "compiles"),
     example=lambda: MultiHeadLatentAttention(16, 4, kv_rank=6, q_rank=8, rope_dim=2),
     reductions=(
