@@ -67,7 +67,7 @@ class Claim:
         )
 
 
-def claim(paper: int, text: str, expected, measured, holds: bool | str, reason: str | None = None) -> Claim:
+def claim(paper: int, text: str, expected, measured, holds, reason: str | None = None) -> Claim:
     """Record a claim of a paper with an honest verdict. Make it the last value of a cell, so that it is shown.
 
     Args:
@@ -75,7 +75,7 @@ def claim(paper: int, text: str, expected, measured, holds: bool | str, reason: 
         text: what the paper claims, in one sentence.
         expected: the paper's figure, with unit.
         measured: ours, with unit, computed by the chapter.
-        holds: True, False, or "in part".
+        holds: True, False, or "in part"; a numpy bool will do.
         reason: why it does not hold, or holds only in part, at this scale. Required unless `holds` is True.
 
     Raises:

@@ -34,6 +34,7 @@ def source(what, *names: str) -> Source:
     Raises:
         ValueError: `names` are given for something that is not a class, or the class body does not define one of them.
     """
+    what = inspect.unwrap(what)
     lines = textwrap.dedent(inspect.getsource(what)).splitlines()
     node = ast.parse("\n".join(lines)).body[0]
     if isinstance(node, ast.ClassDef):
