@@ -38,18 +38,18 @@ def multi_head_latent_attention(layer: Any, batch: int, n: int, m: int, new: int
     project += StageCost(0, 0, rotary_ops(layer, batch * (n * heads + new * layer.rope_heads) * turned), 0)
     project += StageCost(0, 0, 0, batch * (n * layer.dim + n * heads * (dim + turned) + new * cached))
 
-    up = StageCost(rank * groups * (dim + width))
+    up_k, up_v = StageCost(rank * groups * dim), StageCost(rank * groups * width)
     merge = linear(layer.o_proj, batch * n) + StageCost(0, 0, 0, batch * n * (heads * width + layer.dim))
     if absorbed:
-        project += StageCost(0, 2 * batch * n * heads * dim * rank, 0, 0)
-        expand = up
+        project += up_k + StageCost(0, 2 * batch * n * heads * dim * rank, 0, 0)
         stages = core(batch, heads, n, m, rank + turned, rank, cached)
-        merge += StageCost(0, 2 * batch * n * heads * rank * width, 0, 0)
+        merge += up_v + StageCost(0, 2 * batch * n * heads * rank * width, 0, 0)
     else:
         made = groups * (dim + turned + width)
+        up = up_k + up_v
         expand = up + StageCost(0, 2 * batch * m * up.parameters, 0, batch * m * (cached + made))
-        stages = core(batch, heads, n, m, dim + turned, width, made)
+        stages = {"expand": expand, **core(batch, heads, n, m, dim + turned, width, made)}
     if isinstance(layer.position_bias, nn.Module):
         learned = sum(p.numel() for p in layer.position_bias.parameters())
         stages["score"] += StageCost(learned, 0, batch * heads * n * m, 0)
-    return {"project": project, "expand": expand, **stages, "merge": merge}
+    return {"project": project, **stages, "merge": merge}
