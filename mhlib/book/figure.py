@@ -56,7 +56,7 @@ class Figure:
     caption: str | None
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        caption = f'<figcaption style="font-size:0.9em;margin-top:0.4em">{escape(self.caption)}</figcaption>' if self.caption else ""
+        caption = f'<figcaption style="font-size:0.9em;margin-top:0.4em;color:inherit">{escape(self.caption)}</figcaption>' if self.caption else ""
         html = f'<figure class="mhlib-figure" style="margin:1em 0;color:inherit">{self.svg}{caption}</figure>'
         return {"text/html": html, "text/plain": f"Figure: {self.alt}"}
 

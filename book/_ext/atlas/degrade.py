@@ -55,7 +55,7 @@ class Degrader:
             return f"*Proof.* {self(block.body)} ∎"
         if called := kind(name):
             heading = f"**{called} {self._next(called)}" + (f" ({title}).**" if title else ".**")
-            return f"{heading}\n\n{self(block.body)}"
+            return f"{self._anchor(block)}{heading}\n\n{self(block.body)}"
         if name in _FOLDED:
             summary = f"Solution to {self._refer(block.argument, plain=True)}" if name == "solution" else block.argument or "More"
             return f"<details><summary>{summary}</summary>\n\n{self(block.body)}\n\n</details>"
@@ -68,7 +68,10 @@ class Degrader:
         image = f"![{block.options.get('alt', '')}]({self._file(block.argument)})"
         if block.name == "image" or not block.body:
             return image
-        return f"{image}\n\n*Figure {self._next('Figure')}: {self(block.body)}*"
+        return f"{self._anchor(block)}{image}\n\n*Figure {self._next('Figure')}: {self(block.body)}*"
+
+    def _anchor(self, block: Directive) -> str:
+        return f'<a id="{block.label}"></a>\n\n' if block.label else ""
 
     def _next(self, called: str) -> int:
         self.counts[called] = self.counts.get(called, 0) + 1

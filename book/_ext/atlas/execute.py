@@ -33,11 +33,19 @@ def execute(chapter: Chapter, kernel_name: str = "python3") -> Result:
     to_run.cells.append(nbformat.v4.new_code_cell(inputs.QUESTION, id="imports"))
     start = time.perf_counter()
     try:
-        done = papermill.execute_notebook(to_run, None, kernel_name=kernel_name, progress_bar=False)
+        done = papermill.execute_notebook(to_run, None, kernel_name=kernel_name, progress_bar=False, config=_kernels())
     except PapermillExecutionError as error:
         raise ChapterFailed(_explain(chapter, source, error)) from None
     answer = "".join(output.get("text", "") for output in done.cells.pop().outputs)
     return Result(chapter, _as_source(done, source), inputs.modules(chapter.project.root, answer), time.perf_counter() - start)
+
+
+def _kernels():
+    """Kernels talk over an encrypted channel where they can, or each would print a warning that it does not."""
+    import zmq
+    from traitlets.config import Config
+
+    return Config({"KernelManager": {"transport_encryption": "auto" if zmq.has("curve") else "disabled"}})
 
 
 def _as_source(done: nbformat.NotebookNode, source: nbformat.NotebookNode) -> nbformat.NotebookNode:
