@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from atlas import generate
 from atlas.chapter import chapters
 from atlas.project import Project
 from bs4 import BeautifulSoup
@@ -78,3 +79,10 @@ def test_addresses_come_from_the_config(html):
     canonical = soup(html / "book/notation.html").find("link", rel="canonical")["href"]
     assert canonical == PROJECT.repository.page("book/notation")
     assert "%REPOSITORY%" not in (html / "book/index.html").read_text(encoding="utf-8")
+
+
+def test_only_pages_with_a_source_can_be_edited(html):
+    for doc in PROJECT.documents():
+        edits = [tag["href"] for tag in soup(html / f"{doc}.html").find_all("a", href=True) if f"/edit/{PROJECT.repository.branch}/" in tag["href"]]
+        expected = [] if f"{doc}.md" in generate.PAGES else [f"{PROJECT.repository.url}/edit/{PROJECT.repository.branch}/{doc}.md"]
+        assert edits == expected

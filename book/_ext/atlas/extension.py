@@ -32,12 +32,13 @@ def fill_in_address(app, docname: str, source: list[str]) -> None:
 
 
 def outdated(app, env, added, changed, removed) -> list[str]:
-    """Pages whose source stayed but whose executed results changed; Sphinx would keep their old HTML."""
+    """Pages that Sphinx takes for unchanged, but whose executed results, or the tools that render them, are new."""
     project = Project(Path(app.srcdir))
+    tools = [digest(file) for file in sorted(Path(__file__).parent.glob("*.py"))]
     before = getattr(env, "atlas_results", {})
-    now = {doc: digest(project.executed / f"{doc}.ipynb") for doc in env.found_docs}
+    now = {doc: [digest(project.executed / f"{doc}.ipynb"), *tools] for doc in env.found_docs}
     env.atlas_results = now
-    return [doc for doc in now if now[doc] != before.get(doc, "")]
+    return [doc for doc in now if now[doc] != before.get(doc)]
 
 
 def buttons(app, pagename, templatename, context, doctree) -> None:
@@ -54,6 +55,13 @@ def buttons(app, pagename, templatename, context, doctree) -> None:
         "type": "link", "text": "Colab", "label": "open-colab", "tooltip": "Open in Colab", "icon": "fas fa-rocket",
         "url": project.repository.colab(pagename),
     })
+
+
+def no_edit_button(app, pagename, templatename, context, doctree) -> None:
+    """A generated page has no source in the repository that one could edit."""
+    if f"{pagename}.md" in generate.PAGES:
+        for group in context["header_buttons"]:
+            group["buttons"] = [b for b in group.get("buttons", []) if b["label"] != "source-edit-button"]
 
 
 def tidy(app, exception) -> None:
@@ -82,5 +90,6 @@ def setup(app) -> dict:
     app.connect("source-read", fill_in_address)
     app.connect("env-get-outdated", outdated)
     app.connect("html-page-context", buttons)
+    app.connect("html-page-context", no_edit_button, priority=900)  # after the theme has added its buttons
     app.connect("build-finished", tidy)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
