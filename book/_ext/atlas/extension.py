@@ -61,7 +61,8 @@ def no_edit_button(app, pagename, templatename, context, doctree) -> None:
     """A generated page has no source in the repository that one could edit."""
     if f"{pagename}.md" in generate.PAGES:
         for group in context["header_buttons"]:
-            group["buttons"] = [b for b in group.get("buttons", []) if b["label"] != "source-edit-button"]
+            if "buttons" in group:
+                group["buttons"] = [button for button in group["buttons"] if button["label"] != "source-edit-button"]
 
 
 def tidy(app, exception) -> None:
@@ -72,8 +73,8 @@ def tidy(app, exception) -> None:
         # Sphinx copies these only when it writes a page.
         shutil.copytree(Path(app.srcdir) / "book/_assets", out / "_static", dirs_exist_ok=True)
         _remove_old_pages(app, out)
-    if app._warncount:
-        # Sphinx warns only while it reads a page, so a second build of an unchanged tree would seem fine. Read all again.
+    if exception or app._warncount:
+        # Sphinx warns only while it reads a page, so a second build of an unchanged tree would seem fine. Next time, read all again.
         (Path(app.doctreedir) / "environment.pickle").unlink(missing_ok=True)
 
 
