@@ -9,13 +9,6 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt $(PIP_EXTRA)
 LOCK := pyproject.toml constraints.txt requirements-models.txt
 
-# Chapters run two at a time: each gets half of the cores, or they would fight over them.
-export OMP_NUM_THREADS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$(( n > 2 ? n / 2 : 1 )))
-export TOKENIZERS_PARALLELISM ?= false
-export PYTHONUNBUFFERED = 1
-# One fixed address for Jupyter's kernels: this environment's own.
-export JUPYTER_PREFER_ENV_PATH = 1
-
 .PHONY: book test notebooks serve lock clean
 .DELETE_ON_ERROR:
 

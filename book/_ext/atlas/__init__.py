@@ -13,5 +13,6 @@
     extension  the Sphinx extension that does all of this on `jupyter-book build .`
     suite      `make test`, stage by stage
     browser    the Chromium that the site tests use
+    environment    settings of the processes that all of these start
     lock       `make lock`
 """

@@ -1,6 +1,5 @@
 """The Sphinx extension: execute and generate first, then let Sphinx render; so plain `jupyter-book build .` does everything."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -86,7 +85,6 @@ def _remove_old_pages(app, out: Path) -> None:
 
 
 def setup(app) -> dict:
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # silences a warning of each kernel's debugger
     app.connect("config-inited", prepare, priority=100)
     app.connect("source-read", fill_in_address)
     app.connect("env-get-outdated", outdated)

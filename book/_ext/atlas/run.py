@@ -13,11 +13,9 @@ import nbformat
 
 from atlas import facts, inputs
 from atlas.chapter import Chapter, chapters
+from atlas.environment import JOBS, settle
 from atlas.execute import ChapterFailed, Result, execute
 from atlas.project import Project, write_if_changed
-
-JOBS = int(os.environ.get("JOBS", 2))
-
 
 def stale(cache, chapter: Chapter) -> bool:
     """Whether a chapter has no result for its present code, or one that was computed from other files."""
@@ -102,6 +100,7 @@ def main(arguments: list[str]) -> int:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
+    settle()
     project = Project(Path(arguments[0]).resolve()) if arguments else Project.here()
     try:
         run(project)

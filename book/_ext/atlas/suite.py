@@ -1,17 +1,17 @@
 """`make test`, stage by stage: library, chapters, site. A stage whose inputs have not changed since it passed is not run again."""
 
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 from atlas import browser
+from atlas.environment import JOBS, settle
 from atlas.inputs import digest
 from atlas.project import Project
 
 PYTEST = [sys.executable, "-m", "pytest", "--quiet"]
-PARALLEL = ["-n", os.environ.get("JOBS", "2"), "--dist", "loadscope"]
+PARALLEL = ["-n", str(JOBS), "--dist", "loadscope"]
 TOOLS = Path(__file__).resolve().parents[1]
 
 
@@ -48,7 +48,7 @@ class Suite:
         if not browser.find() and self._always("fetching Chromium", [sys.executable, "-m", "playwright", "install", "chromium"]):
             print(browser.HOW, file=sys.stderr)
             return 1
-        command = [*PYTEST, "tests/site", "-n", os.environ.get("JOBS", "2"), "--dist", "load"]
+        command = [*PYTEST, "tests/site", "-n", str(JOBS), "--dist", "load"]
         return self._stage("site tests", ["_build/html", "tests/site"], command)
 
     # ---- how a stage is run
@@ -99,6 +99,7 @@ class Stamp:
 
 
 def main(arguments: list[str]) -> int:
+    settle()
     try:
         return Suite(Project.here()).run()
     except KeyboardInterrupt:
