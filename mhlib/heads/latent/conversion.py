@@ -36,6 +36,7 @@ def _all_pairs_full_rank():
     papers=(85,),
     example=lambda: Example(mha2mla, {"mha": _rotary_layer(), "kv_rank": 4, "rope_dim": 4}),
     reductions=(Reduction("all pairs rotary, full rank: the layer it came from", _all_pairs_full_rank, ({"causal": True},)),),
+    peers=("numpy", "transformers"),
 )
 def mha2mla(
     mha: MultiHeadAttention,

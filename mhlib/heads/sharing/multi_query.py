@@ -45,7 +45,7 @@ def _is_single_head():
         Reduction("multi-head attention whose key heads, and value heads, are all equal", _is_multi_head_with_tiled_heads),
         Reduction("num_heads = 1: single-head attention", _is_single_head),
     ),
-    peers=("torch",),
+    peers=("torch", "transformers"),
 )
 class MultiQueryAttention(GroupedQueryAttention):
     r"""Multi-query attention: H query heads read one key head and one value head.
