@@ -151,6 +151,8 @@ def register(
             name, kind, family, stage, tuple(papers), frozenset(properties), gradient, example, tuple(reductions),
             tuple(peers), obj,
         )  # fmt: skip
+        if isinstance(obj, type):
+            obj.promises = frozenset(properties)  # a layer refuses what it does not promise
         return obj
 
     return enter

@@ -79,6 +79,8 @@ class MultiHeadAttention(nn.Module):
 
     #: Names of further inputs that ``forward`` takes; a misspelt argument is so not silently ignored.
     inputs: tuple[str, ...] = ()
+    #: What the class was registered with; it refuses to be causal or to decode unless that is among it.
+    promises: frozenset[str] = frozenset()
     least_head_dim = 1
 
     def __init__(
@@ -232,7 +234,7 @@ class MultiHeadAttention(nn.Module):
         past = 0 if cache is None else cache.length
         context = x if context is None else context
         keys = past + context.shape[1]
-        check_inputs(self, x, context, keys, key_mask, mask, extra)
+        check_inputs(self, x, context, keys, key_mask, mask, causal, extra)
         if key_mask is not None:
             mask = key_mask[:, None, None] if mask is None else mask & key_mask[:, None, None]
         call = Call(
@@ -251,6 +253,8 @@ class MultiHeadAttention(nn.Module):
 
     def init_cache(self, batch: int, max_len: int, *, dtype: torch.dtype | None = None) -> Cache:
         """An empty cache for decoding up to ``max_len`` tokens of ``batch`` sequences."""
+        if "decodes" not in self.promises:
+            raise ValueError(f"{type(self).__name__} cannot decode step by step: its output for a token needs later tokens")
         like = next(self.parameters())
         return KVCache(batch, max_len, self.cache_shapes(), dtype=dtype or like.dtype, device=like.device)
 

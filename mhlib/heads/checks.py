@@ -19,10 +19,19 @@ def check_sizes(dim: int, num_heads: int, num_kv_heads: int | None, head_dim: in
 
 
 def check_inputs(
-    layer: Any, x: Tensor, context: Tensor, keys: int, key_mask: Tensor | None, mask: Tensor | None, extra: dict[str, Any]
+    layer: Any,
+    x: Tensor,
+    context: Tensor,
+    keys: int,
+    key_mask: Tensor | None,
+    mask: Tensor | None,
+    causal: bool,
+    extra: dict[str, Any],
 ) -> None:
     """Inputs that a layer cannot attend with."""
     name = type(layer).__name__
+    if causal and "causal" not in layer.promises:
+        raise ValueError(f"{name} cannot be causal: its output for a token depends on later tokens")
     for argument, tensor, width in (("x", x, layer.dim), ("context", context, layer.context_dim)):
         if tensor.ndim != 3 or tensor.shape[-1] != width:
             raise ValueError(f"{name} wants {argument} of shape (batch, tokens, {width}), got {tuple(tensor.shape)}")
