@@ -69,6 +69,8 @@ def tidy(app, exception) -> None:
     out = Path(app.outdir)
     if exception is None and app.builder.name == "html":
         (out / "_static/scripts/fontawesome.js").write_text("")  # 1.5 MB a page would load for icons that a font already draws
+        for source_map in (out / "_static").rglob("*.map"):  # of use to the theme's developers only
+            source_map.unlink()
         # Sphinx copies these only when it writes a page.
         shutil.copytree(Path(app.srcdir) / "book/_assets", out / "_static", dirs_exist_ok=True)
         _remove_old_pages(app, out)
