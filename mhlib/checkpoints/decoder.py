@@ -72,7 +72,7 @@ class CausalLM(nn.Module):
     Args:
         vocab_size: number of tokens V.
         dim: width of the residual stream.
-        num_blocks: number of blocks.
+        num_layers: number of blocks.
         hidden_dim: width inside the MLP.
         attention: called once per block, builds its attention.
         eps: of the RMS norms.
@@ -86,7 +86,7 @@ class CausalLM(nn.Module):
         vocab_size: int,
         dim: int,
         *,
-        num_blocks: int,
+        num_layers: int,
         hidden_dim: int,
         attention: Callable[[], nn.Module],
         eps: float = 1e-5,
@@ -94,7 +94,7 @@ class CausalLM(nn.Module):
     ):
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, dim)
-        self.blocks = nn.ModuleList(DecoderBlock(dim, hidden_dim, attention(), eps) for _ in range(num_blocks))
+        self.blocks = nn.ModuleList(DecoderBlock(dim, hidden_dim, attention(), eps) for _ in range(num_layers))
         self.norm = nn.RMSNorm(dim, eps=eps)
         self.tokenizer = tokenizer
         nn.init.normal_(self.embedding.weight, std=0.02)

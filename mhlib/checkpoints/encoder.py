@@ -61,7 +61,7 @@ class TextEncoder(nn.Module):
     Args:
         vocab_size: number of tokens.
         dim: width of a token.
-        num_blocks: number of blocks.
+        num_layers: number of blocks.
         hidden_dim: width inside the MLP.
         max_tokens: number of positions that have a vector.
         attention: called once per block, builds its attention; replace one later by ``encoder.blocks[3].attention = ...``.
@@ -73,7 +73,7 @@ class TextEncoder(nn.Module):
         vocab_size: int,
         dim: int,
         *,
-        num_blocks: int,
+        num_layers: int,
         hidden_dim: int,
         max_tokens: int,
         attention: Callable[[], nn.Module],
@@ -84,7 +84,7 @@ class TextEncoder(nn.Module):
         self.positions = LearnedPositions(max_tokens, dim)
         self.segments = nn.Embedding(2, dim)
         self.norm = nn.LayerNorm(dim, eps=eps)
-        self.blocks = nn.ModuleList(EncoderBlock(dim, hidden_dim, attention(), eps) for _ in range(num_blocks))
+        self.blocks = nn.ModuleList(EncoderBlock(dim, hidden_dim, attention(), eps) for _ in range(num_layers))
 
     def forward(
         self,

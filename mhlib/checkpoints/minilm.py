@@ -92,7 +92,7 @@ def minilm(*, dtype: torch.dtype = torch.float32, device: str | torch.device = "
     dim, heads = about["hidden_size"], about["num_attention_heads"]
     with torch.device("meta"):  # shapes only; the weights come from the file
         model = SentenceEncoder(
-            about["vocab_size"], dim, num_blocks=about["num_hidden_layers"], hidden_dim=about["intermediate_size"],
+            about["vocab_size"], dim, num_layers=about["num_hidden_layers"], hidden_dim=about["intermediate_size"],
             max_tokens=about["max_position_embeddings"], attention=lambda: MultiHeadAttention(dim, heads, bias=True),
             eps=about["layer_norm_eps"], max_length=limits["max_seq_length"],
             tokenizer=Tokenizer.from_json(folder / "tokenizer.json", pad=about["pad_token_id"]),

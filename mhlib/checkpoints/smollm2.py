@@ -66,7 +66,7 @@ def _build(file: GGUF) -> CausalLM:
         return GroupedQueryAttention(dim, heads, num_kv_heads=about["attention.head_count_kv"], rope=rope)
 
     return CausalLM(
-        about["vocab_size"], dim, num_blocks=about["block_count"], hidden_dim=about["feed_forward_length"],
+        about["vocab_size"], dim, num_layers=about["block_count"], hidden_dim=about["feed_forward_length"],
         attention=attention, eps=about["attention.layer_norm_rms_epsilon"], tokenizer=Tokenizer.from_gguf(file.metadata),
     )  # fmt: skip
 

@@ -66,7 +66,10 @@ class Tokenizer:
         return self
 
     def encode(self, text: str) -> list[int]:
-        """Text to token numbers; names of special tokens in the text become these tokens."""
+        """Text to token numbers; names of special tokens in the text become these tokens.
+
+        Of byte-level BPE, bytes that have no token are left out: in SmolLM2 a few control characters and rare planes.
+        """
         return self.backend.encode(text).ids
 
     def decode(self, ids: Sequence[int] | Tensor, *, special: bool = False) -> str:
