@@ -95,6 +95,21 @@ def test_a_failing_cell_names_chapter_cell_and_error_and_keeps_what_was_finished
     assert run(book.project) == ["book/bad"], "the good chapter was kept"
 
 
+def test_a_kernel_that_dies_is_named(book):
+    book.chapter("bad", "import os\nos._exit(1)")
+    book.contents("bad")
+    with pytest.raises(ChapterFailed, match=r"Chapter book/bad\.md: its kernel died"):
+        run(book.project)
+
+
+def test_a_cell_that_hangs_is_an_error(book, monkeypatch):
+    monkeypatch.setattr("atlas.execute.CELL_SECONDS", 2)
+    book.chapter("bad", "import time\ntime.sleep(60)")
+    book.contents("bad")
+    with pytest.raises(ChapterFailed, match=r"Chapter book/bad\.md: a cell ran longer than 2 seconds"):
+        run(book.project)
+
+
 def test_interrupting_stops_at_once_and_keeps_what_was_finished(book):
     book.chapter("quick", "print('fine')")
     book.chapter("slow", "import time\ntime.sleep(600)")
@@ -148,6 +163,17 @@ def test_claims_and_anchors_are_gathered(book):
     assert ledger == [{"paper": 33, "text": "fewer bytes", "holds": True, "anchor": "claim-33-x", "doc": "book/a", "cell": 1}]
     anchors = json.loads((book.root / "_build/anchors.json").read_text())
     assert anchors == {n: {"doc": "book/a", "anchor": f"row-{n}", "title": "Sharing one head"} for n in ("33", "194")}
+
+
+def test_a_claim_is_made_once(book):
+    cell = (
+        "from IPython.display import publish_display_data\n"
+        "publish_display_data({'text/html': 'box'}, metadata={'text/html': {'mhlib_claim': {'paper': 33, 'text': 'same', 'anchor': 'claim-33-x'}}})"
+    )
+    book.chapter("a", cell, cell)
+    book.contents("a")
+    with pytest.raises(ValueError, match=r"book/a\.md: the claim 'same' of row 33 is made more than once"):
+        run(book.project)
 
 
 @pytest.mark.parametrize(("text", "complaint"), [

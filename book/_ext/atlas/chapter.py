@@ -75,3 +75,21 @@ def prose(text: str) -> Iterator[str]:
             yield line
         elif found and found[1].startswith(fence) and not found[2].strip():
             fence = ""
+
+
+_TARGET = re.compile(r"^\(([^()\s]+)\)=\s*$")
+_HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*\s*$")
+
+
+def headings(text: str) -> Iterator[tuple[list[str], str | None]]:
+    """Each heading of a page with the targets, `(label)=`, directly above it. Targets above something else come with None."""
+    labels: list[str] = []
+    for line in prose(text):
+        if target := _TARGET.match(line):
+            labels.append(target[1])
+        elif heading := _HEADING.match(line):
+            yield labels, heading[1]
+            labels = []
+        elif line.strip() and labels:
+            yield labels, None
+            labels = []

@@ -11,6 +11,9 @@ from atlas import inputs
 from atlas.chapter import Chapter
 
 
+CELL_SECONDS = 300  # far beyond what a chapter may take: such a cell hangs
+
+
 class ChapterFailed(Exception):
     """A cell raised an error. The message is meant to be read as it is."""
 
@@ -26,6 +29,7 @@ class Result:
 def execute(chapter: Chapter, kernel_name: str = "python3") -> Result:
     """Run all cells in a fresh kernel; raise ChapterFailed when one fails."""
     import papermill
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
     from papermill.exceptions import PapermillExecutionError
 
     source = chapter.notebook()
@@ -33,9 +37,15 @@ def execute(chapter: Chapter, kernel_name: str = "python3") -> Result:
     to_run.cells.append(nbformat.v4.new_code_cell(inputs.QUESTION, id="imports"))
     start = time.perf_counter()
     try:
-        done = papermill.execute_notebook(to_run, None, kernel_name=kernel_name, progress_bar=False, config=_kernels())
+        done = papermill.execute_notebook(
+            to_run, None, kernel_name=kernel_name, progress_bar=False, execution_timeout=CELL_SECONDS, config=_kernels()
+        )
     except PapermillExecutionError as error:
         raise ChapterFailed(_explain(chapter, source, error)) from None
+    except CellTimeoutError:
+        raise ChapterFailed(f"Chapter {chapter.doc}.md: a cell ran longer than {CELL_SECONDS} seconds") from None
+    except DeadKernelError:
+        raise ChapterFailed(f"Chapter {chapter.doc}.md: its kernel died, perhaps for want of memory") from None
     answer = "".join(output.get("text", "") for output in done.cells.pop().outputs)
     return Result(chapter, _as_source(done, source), inputs.modules(chapter.project.root, answer), time.perf_counter() - start)
 

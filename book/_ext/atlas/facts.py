@@ -4,17 +4,11 @@ Written to `_build/anchors.json` and `_build/ledger.json`.
 """
 
 import json
-import re
 
 import nbformat
 
-from atlas.chapter import Chapter, pages, prose
+from atlas.chapter import Chapter, headings, pages
 from atlas.project import Project, write_if_changed
-
-_TARGET = re.compile(r"^\(row-(\d+)\)=\s*$")
-_OTHER_TARGET = re.compile(r"^\([^()]+\)=\s*$")
-_HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*\s*$")
-
 
 def write(project: Project, chapters: list[Chapter]) -> None:
     write_if_changed(project.build / "anchors.json", _json(anchors(pages(project))))
@@ -33,15 +27,11 @@ def anchors(pages: list[Chapter]) -> dict[str, dict]:
 
 
 def _marked_headings(page: Chapter):
-    waiting: list[str] = []
-    for line in prose(page.text):
-        if target := _TARGET.match(line):
-            waiting.append(target[1])
-        elif heading := _HEADING.match(line):
-            yield from ((row, heading[1]) for row in waiting)
-            waiting.clear()
-        elif line.strip() and not _OTHER_TARGET.match(line) and waiting:
-            raise ValueError(f"{page.doc}.md: (row-{waiting[0]})= must stand directly above a heading, but {line.strip()[:60]!r} follows")
+    for labels, title in headings(page.text):
+        rows = [label.removeprefix("row-") for label in labels if label.startswith("row-")]
+        if rows and title is None:
+            raise ValueError(f"{page.doc}.md: (row-{rows[0]})= must stand directly above a heading")
+        yield from ((row, title) for row in rows)
 
 
 def ledger(chapters: list[Chapter]) -> list[dict]:
@@ -53,6 +43,9 @@ def ledger(chapters: list[Chapter]) -> list[dict]:
                 claim = output.get("metadata", {}).get("text/html", {}).get("mhlib_claim")
                 if claim:
                     claims.append({**claim, "doc": chapter.doc, "cell": number})
+    anchors = [claim["anchor"] for claim in claims]
+    if twice := next((claim for claim in claims if anchors.count(claim["anchor"]) > 1), None):
+        raise ValueError(f"{twice['doc']}.md: the claim {twice['text']!r} of row {twice['paper']} is made more than once; word each claim differently")
     return claims
 
 

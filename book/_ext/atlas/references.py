@@ -4,12 +4,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from atlas.chapter import Chapter, pages
+from atlas.chapter import Chapter, headings, pages
 from atlas.myst import Directive, Text, parse
 from atlas.project import Project
 
-_TARGET = re.compile(r"^\(([^()\s]+)\)=\s*$")
-_HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*\s*$")
 EQUATION = re.compile(r"\$\$(?P<body>[^$]+?)\$\$[ ]*\((?P<label>[\w:.-]+)\)")
 NUMBERED = {"exercise": "Exercise", "figure": "Figure", "math": "Equation"}
 
@@ -39,7 +37,7 @@ class References:
         labels, titles = {}, {}
         for page in pages(project):
             labels.update(_labels(page))
-            titles[page.doc] = next((found[1] for line in page.text.splitlines() if (found := _HEADING.match(line))), page.doc)
+            titles[page.doc] = next((title for _, title in headings(page.text) if title), page.doc)
         return cls(labels, citations(project.root / "book/references.bib"), titles)
 
 
@@ -51,7 +49,7 @@ def kind(name: str) -> str | None:
 
 
 def _labels(page: Chapter) -> dict[str, Target]:
-    found: dict[str, Target] = {}
+    found = {label: Target(page.doc, title or label) for labels, title in headings(page.text) for label in labels}
     counts: dict[str, int] = {}
 
     def number(name: str, label: str, title: str = "") -> None:
@@ -60,7 +58,6 @@ def _labels(page: Chapter) -> dict[str, Target]:
             found[label] = Target(page.doc, f"{name} {counts[name]}" + (f" ({title})" if title else ""), counts[name])
 
     def walk(text: str) -> None:
-        waiting: list[str] = []
         for block in parse(text):
             if isinstance(block, Directive):
                 name = kind(block.name)
@@ -71,12 +68,6 @@ def _labels(page: Chapter) -> dict[str, Target]:
             elif isinstance(block, Text):
                 for equation in EQUATION.finditer(block.text):
                     number("Equation", equation["label"])
-                for line in block.lines:
-                    if target := _TARGET.match(line):
-                        waiting.append(target[1])
-                    elif heading := _HEADING.match(line):
-                        found.update({label: Target(page.doc, heading[1]) for label in waiting})
-                        waiting.clear()
 
     walk(page.text)
     return found
@@ -91,9 +82,12 @@ def citations(file: Path) -> dict[str, Citation]:
 
 
 def _citation(entry) -> Citation:
-    names = [" ".join(person.prelast_names + person.last_names).strip("{}") for person in entry.persons.get("author", [])]
-    authors = names[0] if len(names) == 1 else " and ".join(names) if len(names) == 2 else f"{names[0]} et al." if names else entry.key
+    from pybtex.richtext import Text as RichText
+
+    names = [str(RichText.from_latex(" ".join(person.prelast_names + person.last_names))) for person in entry.persons.get("author", [])]
+    if len(names) > 2:
+        names = [f"{names[0]} et al."]
     fields = entry.fields
-    arxiv = fields.get("eprint")
-    link = fields.get("url") or (f"https://arxiv.org/abs/{arxiv}" if arxiv else None) or (f"https://doi.org/{fields['doi']}" if "doi" in fields else None)
-    return Citation(authors, fields.get("year", "n.d."), link)
+    addresses = {"url": "{}", "eprint": "https://arxiv.org/abs/{}", "doi": "https://doi.org/{}"}
+    link = next((address.format(fields[field]) for field, address in addresses.items() if field in fields), None)
+    return Citation(" and ".join(names) or entry.key, fields.get("year", "n.d."), link)
