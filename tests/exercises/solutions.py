@@ -1,0 +1,130 @@
+"""Solutions written apart from the library, one for each exercise, and wasteful ones where memory is limited."""
+
+import math
+
+import torch
+from torch import einsum
+
+
+def scaled_dot_product_attention(q, k, v, mask):
+    rows = []
+    for i in range(len(q)):
+        keys = mask[i].nonzero().flatten()
+        z = torch.stack([q[i] @ k[j] for j in keys]) / math.sqrt(len(q[i]))
+        w = (z - z.max()).exp()
+        rows.append(sum(w[n] * v[j] for n, j in enumerate(keys)) / w.sum())
+    return torch.stack(rows)
+
+
+def split_heads(x, num_heads):
+    return torch.stack(x.chunk(num_heads, -1), 1)
+
+
+def merge_heads(heads):
+    return torch.cat(list(heads.unbind(1)), -1)
+
+
+def unit_variance_scale(head_dim, q_std, k_std):
+    return (head_dim * q_std**2 * k_std**2) ** -0.5
+
+
+def output_jacobian(logits, v):
+    return torch.autograd.functional.jacobian(lambda z: z.softmax(-1) @ v, logits).T
+
+
+def running_softmax(blocks):
+    z = torch.cat(list(blocks))
+    return z.max(), (z.logsumexp(0) - z.max()).exp()
+
+
+def streaming_attention(q, blocks):
+    k, v = (torch.cat(parts) for parts in zip(*blocks))
+    return torch.nn.functional.scaled_dot_product_attention(q[None], k, v)[0]
+
+
+def merge_partials(out_a, lse_a, out_b, lse_b):
+    shares = torch.stack([lse_a, lse_b]).softmax(0)
+    return einsum("pn,pnc->nc", shares, torch.stack([out_a, out_b])), torch.stack([lse_a, lse_b]).logsumexp(0)
+
+
+def logit_gradient(weights, v, out, d_out):
+    z = weights.log().requires_grad_()
+    return torch.autograd.grad(z.softmax(-1) @ v, z, d_out)[0]
+
+
+def logit_bytes(heads, queries, keys, block_q, block_k, bytes_per_number):
+    held = torch.zeros(heads, queries, keys, dtype=torch.int8, device="meta")
+    return [t.numel() * bytes_per_number for t in (held, held[:, :block_q, :block_k])]
+
+
+def grouped_attention(q, k, v):
+    grouped = q.view(len(k), -1, *q.shape[1:])
+    logits = einsum("grnd,gmd->grnm", grouped, k) / q.shape[-1] ** 0.5
+    return einsum("grnm,gmd->grnd", logits.softmax(-1), v).flatten(0, 1)
+
+
+def pool_heads(weight, num_heads, num_groups):
+    heads = weight.chunk(num_heads)
+    each = num_heads // num_groups
+    return torch.cat([sum(heads[i : i + each]) / each for i in range(0, num_heads, each)])
+
+
+def cache_bytes(num_layers, num_kv_heads, head_dim, tokens, batch, bytes_per_number):
+    keys = num_kv_heads * head_dim * bytes_per_number
+    return batch * tokens * num_layers * (keys + keys)
+
+
+def decode_seconds(num_heads, num_kv_heads, head_dim, context, batch, peak_flops, bandwidth):
+    flops = batch * num_heads * (2 * context * head_dim + 2 * context * head_dim)
+    traffic = cache_bytes(1, num_kv_heads, head_dim, context, batch, 2)
+    return traffic / bandwidth if flops / traffic < peak_flops / bandwidth else flops / peak_flops
+
+
+def absorbed_logits(q, w_uk, latent):
+    onto_latent = einsum("hnd,hdr->hnr", q, w_uk)
+    return einsum("hnr,mr->hnm", onto_latent, latent) * q.shape[-1] ** -0.5
+
+
+def low_rank(weight, rank):
+    vectors = torch.linalg.eigh(weight.T @ weight).eigenvectors[:, -rank:]
+    return vectors.T, weight @ vectors
+
+
+def break_even_queries(keys, head_dim, v_head_dim, kv_rank):
+    def per_head(n, absorbed):
+        if absorbed:
+            return n * kv_rank * head_dim + n * keys * kv_rank * 2 + n * kv_rank * v_head_dim
+        return keys * kv_rank * (head_dim + v_head_dim) + n * keys * (head_dim + v_head_dim)
+
+    low, high = 0.0, 1e9
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if per_head(middle, True) < per_head(middle, False) else (low, middle)
+    return low
+
+
+def latent_cache_ratio(num_heads, head_dim, kv_rank, rope_dim):
+    from mhlib import cost
+    from mhlib.heads import MultiHeadAttention, MultiHeadLatentAttention
+
+    dim = num_heads * head_dim
+    latent = cost.cache_bytes_per_token(lambda: MultiHeadLatentAttention(dim, num_heads, kv_rank=kv_rank, rope_dim=rope_dim))
+    return latent / cost.cache_bytes_per_token(lambda: MultiHeadAttention(dim, num_heads))
+
+
+def repeats_keys(q, k, v):
+    return torch.nn.functional.scaled_dot_product_attention(
+        q, *(x.repeat_interleave(len(q) // len(x), 0) for x in (k, v)),
+    )  # fmt: skip
+
+
+def broadcasts_keys(q, k, v):
+    grouped = q.unflatten(0, (len(k), -1))
+    return ((grouped @ k[:, None].mT / q.shape[-1] ** 0.5).softmax(-1) @ v[:, None]).flatten(0, 1)
+
+
+def makes_keys(q, w_uk, latent):
+    return q @ (latent @ w_uk.mT).mT / q.shape[-1] ** 0.5
+
+
+WASTEFUL = [("grouped_attention", repeats_keys), ("grouped_attention", broadcasts_keys), ("absorbed_logits", makes_keys)]
