@@ -101,10 +101,11 @@ class _Chunked(torch.autograd.Function):
                 s = _logits(request, rows, cols)
                 m_new = torch.maximum(m, s.amax(-1, keepdim=True))
                 shift = m_new.clamp_min(torch.finfo(s.dtype).min)  # a row without keys so far: -inf - -inf would be NaN
-                p, decay = (s - shift).exp_(), (m - shift).exp()
+                p, decay = s.sub_(shift).exp_(), (m - shift).exp()
                 l = l * decay + p.sum(-1, keepdim=True)
                 total = total * decay + _matmul(p, v[..., cols, :])
                 m = m_new
+                del s, p  # or the block would be held until the next one is made
             out[..., rows, :] = (total / torch.where(l == 0, 1.0, l)).flatten(1, 2)
             lse[..., rows] = (m + l.log()).squeeze(-1).flatten(1, 2)
         ctx.save_for_backward(q, k, v, bias, sink, out, lse)
@@ -124,15 +125,16 @@ class _Chunked(torch.autograd.Function):
         for rows in _blocks(q.shape[-2], BLOCK_Q):
             do = _grouped(d_out[..., rows, :], groups)
             for cols in _key_blocks(request, rows):
-                p = (_logits(request, rows, cols) - _grouped(safe[..., rows, :], groups)).exp_()
+                p = _logits(request, rows, cols).sub_(_grouped(safe[..., rows, :], groups)).exp_()
                 dp = _matmul(do, v[..., cols, :].mT)
-                ds = p * (dp - _grouped(inner[..., rows, :], groups))
+                ds = dp.sub_(_grouped(inner[..., rows, :], groups)).mul_(p)
                 dv[..., cols, :] += p.flatten(2, 3).mT @ do.flatten(2, 3)
                 dk[..., cols, :] += ds.flatten(2, 3).mT @ _grouped(q[..., rows, :], groups).flatten(2, 3) * request.scale
                 dq[..., rows, :] += (_matmul(ds, k[..., cols, :]) * request.scale).flatten(1, 2)
                 if d_bias is not None:
                     piece = cut(d_bias, rows, cols)
                     piece += ds.flatten(1, 2).sum_to_size(piece.shape)
+                del p, dp, ds
         d_sink = None
         if ctx.needs_input_grad[4]:
             weight = (sink.view(-1, 1).to(lse.dtype) - safe.squeeze(-1)).exp()
