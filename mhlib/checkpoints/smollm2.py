@@ -35,7 +35,7 @@ def smollm2(*, dtype: torch.dtype = torch.float32, device: str | torch.device = 
     """SmolLM2-135M-Instruct in evaluation mode, with its tokenizer as ``model.tokenizer``.
 
     135 million parameters, kept in 4 bits in the file and dequantised here to ``dtype`` (0.5 GB in float32): about a
-    second. Up to 8,192 tokens; 49,152 token numbers.
+    second. Up to 8,192 tokens; 49,152 token numbers. On most CPUs bfloat16 is slower than float32.
 
     The rows of the query and key projections are in the file's order, in which rotary pairs are neighbours, so the layers
     have ``Rotary(64, base=100000, interleaved=True)``; Llama's own order would give the same logits and weights.
