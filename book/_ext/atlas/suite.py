@@ -7,6 +7,7 @@ from pathlib import Path
 
 from atlas import browser
 from atlas.environment import JOBS, settle
+from atlas.execute import CELL_SECONDS
 from atlas.inputs import digest
 from atlas.project import Project
 
@@ -35,7 +36,7 @@ class Suite:
         new = [path for path in sorted(self.project.executed.rglob("*.ipynb")) if self._stamp(path).read() != digest(path)]
         if not new:
             return self._say("notebooks", "unchanged since they passed")
-        code = self._always("notebooks", [*PYTEST, "--nbval-lax", "--nbval-current-env", *PARALLEL, *map(str, new)])
+        code = self._always("notebooks", [*PYTEST, "--nbval-lax", "--nbval-current-env", f"--timeout={CELL_SECONDS}", *PARALLEL, *map(str, new)])
         if not code:
             for path in new:
                 self._stamp(path).write(digest(path))
