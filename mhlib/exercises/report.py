@@ -57,7 +57,7 @@ class Result:
         # As the box of a claim: half-transparent greys and `inherit` suit a light and a dark page alike.
         sign, state, colour = _STATES[self.state]
         cell = "padding:0.1em 0.8em 0.1em 0;text-align:left;vertical-align:top;background:none;border:none"
-        pre = "margin:0;padding:0;background:none;border:none;color:inherit;font-size:0.9em;white-space:pre-wrap"
+        pre = "margin:0;padding:0;background:none;border:none;color:inherit;font-size:0.9em;white-space:pre-wrap;overflow-wrap:anywhere"
         rows = "".join(
             f'<tr style="background:none"><th scope="row" style="{cell};font-weight:600;white-space:nowrap">{escape(label)}</th>'
             f'<td style="{cell}"><pre style="{pre}">{escape(text)}</pre></td></tr>'
@@ -71,7 +71,7 @@ class Result:
         return (
             f'<div class="mhlib-exercise" role="group" aria-label="Exercise {escape(self.name)}: {state}" '
             f'style="border:1px solid rgba(128,128,128,0.5);border-left:0.4em solid {colour};border-radius:0.3em;'
-            f'padding:0.6em 1em;margin:1em 0;color:inherit;overflow-x:auto">'
+            f'padding:0.6em 1em;margin:1em 0;color:inherit">'
             f'<div style="font-size:0.9em">Exercise · <code style="color:inherit;background:none;border:none;padding:0">'
             f"{escape(self.name)}</code></div>"
             f'<div style="margin:0.4em 0"><strong><span aria-hidden="true">{sign}</span> {state}</strong>: {escape(self.message)}</div>'
