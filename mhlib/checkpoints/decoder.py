@@ -4,6 +4,7 @@ The shape of Llama and its kin. Which attention it has is up to the caller: anyt
 `MultiHeadAttention` fits, also later, by `model.blocks[3].attention = ...`.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -124,7 +125,7 @@ class CausalLM(nn.Module):
         """
         if caches is not None and len(caches) != len(self.blocks):
             raise ValueError(f"expected one cache per block, {len(self.blocks)}, got {len(caches)}; init_caches() makes them")
-        x = self.embedding(ids)
+        x = self.embed(ids, 0 if caches is None else caches[0].length)
         weights, hidden = [], []
         for i, block in enumerate(self.blocks):
             hidden.append(x)
@@ -136,6 +137,23 @@ class CausalLM(nn.Module):
         if not (return_weights or return_hidden):
             return logits
         return DecoderOutput(logits, tuple(weights) if return_weights else (), (*hidden, x) if return_hidden else ())
+
+    def embed(self, ids: Int[Tensor, "batch tokens"], offset: int) -> Float[Tensor, "batch tokens dim"]:
+        """What enters the first block, for tokens that follow ``offset`` others."""
+        return self.embedding(ids)
+
+    def loss(self, ids: Int[Tensor, "batch tokens"]) -> Float[Tensor, ""]:
+        """Mean cross-entropy in nats of every token but the first, given those before it."""
+        if ids.shape[1] < 2:
+            raise ValueError(f"loss needs at least two tokens (one to see, one to guess), got {tuple(ids.shape)}")
+        return F.cross_entropy(self(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+
+    def convert(self, conversion: Callable[[nn.Module], nn.Module]) -> "CausalLM":
+        """A copy in which each attention layer is ``conversion(layer)``, such as ``GroupedQueryAttention.from_multi_head``."""
+        model = copy.deepcopy(self)
+        for block in model.blocks:
+            block.attention = conversion(block.attention)
+        return model
 
     def init_caches(self, batch: int, max_len: int) -> list[Cache]:
         """An empty cache per block, for up to ``max_len`` tokens of ``batch`` sequences."""
