@@ -70,7 +70,7 @@ def test_learns_to_copy_what_stood_four_tokens_before():
             yield torch.randint(8, (16, 4), generator=generator).repeat(1, 6)
 
     before = model.loss(next(batches(1))).item()
-    train(model, batches(0), 150, lr=1e-2)
+    train(model, batches(0), 300, lr=1e-2)
     with torch.no_grad():
         ids = next(batches(1))
         after = F.cross_entropy(model(ids)[:, 4:-1].flatten(0, 1), ids[:, 5:].flatten()).item()

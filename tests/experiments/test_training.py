@@ -78,10 +78,10 @@ def test_gradients_are_clipped():
 
 def test_only_what_requires_a_gradient_is_trained_and_the_mode_is_kept():
     model = build().eval()
-    model.embed.requires_grad_(False)
-    before = model.embed.weight.clone()
+    model.embedding.requires_grad_(False)
+    before = model.embedding.weight.clone()
     train(model, TEXT.batches(4, 9), 3)
-    assert torch.equal(model.embed.weight, before) and not model.training
+    assert torch.equal(model.embedding.weight, before) and not model.training
     assert model.blocks[0].attention.q_proj.weight.grad is not None
 
 
