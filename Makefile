@@ -1,4 +1,4 @@
-# make book | test | notebooks | serve | lock | clean. Every command installs what it needs into .venv first.
+# make book | test | test-oldest | notebooks | serve | lock | clean. Every command installs what it needs into .venv first.
 
 PYTHON ?= python3
 # Further options for pip, such as: make book PIP_EXTRA="--extra-index-url https://download.pytorch.org/whl/cpu"
@@ -9,7 +9,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt $(PIP_EXTRA)
 LOCK := pyproject.toml constraints.txt requirements-models.txt
 
-.PHONY: book test notebooks serve lock clean
+.PHONY: book test test-oldest notebooks serve lock clean
 .DELETE_ON_ERROR:
 
 book: .venv/book.stamp
@@ -21,6 +21,15 @@ notebooks: .venv/book.stamp
 
 test: .venv/test.stamp
 	@$(BIN)/python book/_ext test
+
+# The library alone, on the oldest versions that it claims; torch comes anew, so this is not part of make test.
+test-oldest: .venv-oldest/stamp
+	@.venv-oldest/bin/python -m pytest --quiet tests/functional tests/heads tests/contract tests/cost tests/catalog tests/experiments tests/test_*.py
+
+.venv-oldest/stamp: pyproject.toml constraints-oldest.txt
+	@$(PYTHON) -m venv .venv-oldest
+	@.venv-oldest/bin/python -m pip install -qq --constraint constraints-oldest.txt $(PIP_EXTRA) --editable . pytest pytest-timeout hypothesis beartype
+	@touch $@
 
 serve: book
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)

@@ -50,3 +50,9 @@ def test_conda_gives_the_same_environment():
     assert "--constraint constraints.txt" in pip
     editable = next(line for line in pip if line.startswith("--editable"))
     assert set(re.search(r"\[(.*)\]", editable)[1].split(",")) == set(EXTRAS)
+
+
+def test_the_oldest_versions_are_those_that_are_claimed():
+    lines = (ROOT / "constraints-oldest.txt").read_text().splitlines()
+    oldest = sorted(line.replace("==", ">=").removesuffix(".0") for line in lines if not line.startswith("#"))
+    assert oldest == sorted(text.removesuffix(".0") for text in PROJECT["dependencies"])
