@@ -25,7 +25,7 @@ test: .venv/test.stamp
 # The library alone, on the oldest versions that it claims; torch comes anew, so this is not part of make test.
 # Inductor's default cache is shared between versions of torch, and a kernel of another version crashes.
 test-oldest: .venv-oldest/stamp
-	@TORCHINDUCTOR_CACHE_DIR=.venv-oldest/inductor .venv-oldest/bin/python -m pytest --quiet tests/functional tests/heads tests/contract tests/cost tests/catalog tests/experiments tests/test_*.py
+	@TORCHINDUCTOR_CACHE_DIR=$(CURDIR)/.venv-oldest/inductor .venv-oldest/bin/python -m pytest --quiet tests/functional tests/heads tests/contract tests/cost tests/catalog tests/experiments tests/test_*.py
 
 .venv-oldest/stamp: pyproject.toml constraints-oldest.txt
 	@$(PYTHON) -m venv .venv-oldest

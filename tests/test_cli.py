@@ -132,7 +132,7 @@ def test_doctor_reports_and_passes(run):
     assert status == 0
     for name in ("reference", "chunked", "sdpa"):
         assert any(line.split()[:3] == [name, "cpu", "works"] for line in out.splitlines())
-    assert "not tried (--no-compile)" in out and f"torch {torch.__version__}" in out
+    assert "not tried (--no-compile)" in out and f"torch {torch.__version__.split('+')[0]}" in out
     count = sum(len(m.reductions) for m in mechanisms().values())
     assert f"{count} of {count} reductions hold" in out
 
