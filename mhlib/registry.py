@@ -43,6 +43,8 @@ PROPERTIES = {
     "decodes": "init_cache() exists, and step-by-step decoding equals one pass",
     "equivariant": "permuting the tokens permutes the output",
     "invariant": "permuting the tokens leaves the output as it is",
+    "duplicable": "a set that holds every token twice pools to the same",
+    "streams": "start, update and finish over pieces of a set give the whole",
     "compiles": "torch.compile(fullgraph=True) works, backward included",
 }
 

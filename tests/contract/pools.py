@@ -63,9 +63,60 @@ def nothing_to_pool(m: Mechanism) -> None:
 
 def invariance(m: Mechanism) -> None:
     pool = build(m)
-    x, order = tokens(pool.dim), torch.randperm(6)
+    x, order = tokens(pool.dim), torch.randperm(5).add(1).tolist() + [0]  # no token stays where it was first
     if "invariant" in m.properties:
         close(pool(x[:, order]), pool(x), "permuting the tokens changes the output")
+
+
+def duplication(m: Mechanism) -> None:
+    pool = build(m)
+    x = tokens(pool.dim)
+    if "duplicable" in m.properties:
+        close(pool(x.repeat(1, 2, 1)), pool(x), "holding every token twice changes the output")
+
+
+def ragged_sets(m: Mechanism) -> None:
+    pool = build(m)
+    if not hasattr(pool, "ragged"):
+        return
+    lengths = torch.tensor([3, 1, 5])
+    sets = [tokens(pool.dim, batch=1, length=n) for n in lengths.tolist()]
+    flat = torch.cat([s[0] for s in sets])
+    close(pool.ragged(flat, lengths), torch.cat([pool(s) for s in sets]), "ragged sets differ from single ones")
+    raises(ValueError, lambda: pool.ragged(flat, lengths + 1), "9", "12")
+
+
+def streaming(m: Mechanism) -> None:
+    pool = build(m)
+    if "streams" not in m.properties:
+        return
+    x, keep = tokens(pool.dim, length=11), torch.rand(2, 11) > 0.3
+    keep[:, 0] = True
+    state = pool.start(2, x)
+    sizes = [t.numel() for t in state]
+    for piece in torch.arange(11).tensor_split(4):
+        state = pool.update(state, x[:, piece], keep[:, piece])
+    assert [t.numel() for t in state] == sizes, "the state grows with the tokens"
+    close(pool.finish(state), pool(x, key_mask=keep), "pieces give another result than the whole")
+    nothing = pool.finish(pool.update(pool.start(2, x), x, torch.zeros(2, 11, dtype=torch.bool)))
+    assert (nothing == 0).all(), "a stream without a token does not pool to zeros"
+
+
+def reports(m: Mechanism) -> None:
+    pool = build(m)
+    x, keep = tokens(pool.dim), torch.ones(2, 6, dtype=torch.bool)
+    keep[0, 4:] = False
+    y, aux = pool(x, key_mask=keep, return_aux=True)
+    assert isinstance(aux, dict)
+    close(pool(x, key_mask=keep), y, "asking for reports changes the output")
+    try:
+        z, weights = pool(x, key_mask=keep, return_weights=True)
+    except ValueError as e:
+        assert "no weights" in str(e)
+        return
+    close(z, y, "asking for weights changes the output")
+    assert weights.shape[0] == 2 and weights.shape[-1] == 6, f"weights should be (batch, ..., tokens), got {tuple(weights.shape)}"
+    assert (weights[0, ..., 4:] == 0).all(), "a masked token has a weight"
 
 
 def batch_invariance(m: Mechanism) -> None:
@@ -112,8 +163,8 @@ def bad_input(m: Mechanism) -> None:
 
 
 CHECKS: list[Check] = [
-    shapes_and_dtypes, lengths, gradients, masked_tokens_do_not_matter, nothing_to_pool, invariance, batch_invariance,
-    determinism, copies, strides, huge_inputs, bad_input,
+    shapes_and_dtypes, lengths, gradients, masked_tokens_do_not_matter, nothing_to_pool, invariance, duplication, ragged_sets,
+    streaming, reports, batch_invariance, determinism, copies, strides, huge_inputs, bad_input,
 ]  # fmt: skip
 
 

@@ -8,9 +8,11 @@ from contract import heads, others, pools
 from torch import nn
 
 from mhlib.heads import MultiHeadAttention
+from mhlib.pooling import MeanPool
 from mhlib.registry import Example, Mechanism
 
 PROMISES = frozenset({"causal", "decodes", "equivariant"})
+POOL_PROMISES = frozenset({"invariant", "duplicable"})
 
 
 def head(cls, **changes) -> Mechanism:
@@ -167,7 +169,13 @@ class Mean(nn.Module):
 
     dim = 5
 
-    def forward(self, x, key_mask=None):
+    def forward(self, x, key_mask=None, return_weights=False, return_aux=False):
+        if return_weights:
+            raise ValueError("a plain mean has no weights")
+        y = self.pool(x, key_mask)
+        return (y, {}) if return_aux else y
+
+    def pool(self, x, key_mask):
         if x.ndim != 3:
             raise ValueError(f"expected (batch, tokens, dim), got {tuple(x.shape)}")
         if key_mask is None:
@@ -181,51 +189,124 @@ class Mean(nn.Module):
 
 
 class Unmasked(Mean):
-    def forward(self, x, key_mask=None):
-        return super().forward(x)
+    def pool(self, x, key_mask):
+        return super().pool(x, None)
 
 
 class Last(Mean):
-    def forward(self, x, key_mask=None):
-        return super().forward(x, key_mask) + x[:, 0]
+    def pool(self, x, key_mask):
+        return super().pool(x, key_mask) + x[:, 0]
 
 
 class Divides(Mean):
-    def forward(self, x, key_mask=None):
-        y = super().forward(x, key_mask)
+    def pool(self, x, key_mask):
+        y = super().pool(x, key_mask)
         return y if key_mask is None else y * (key_mask.sum(1, keepdim=True) / key_mask.sum(1, keepdim=True))
 
 
 class Noisy(Mean):
-    def forward(self, x, key_mask=None):
-        return super().forward(x, key_mask) + torch.rand(())
+    def pool(self, x, key_mask):
+        return super().pool(x, key_mask) + torch.rand(())
 
 
 class Centred(Mean):
-    def forward(self, x, key_mask=None):
-        y = super().forward(x, key_mask)
+    def pool(self, x, key_mask):
+        y = super().pool(x, key_mask)
         return y - y.mean(0)
 
 
+class Counts(Mean):
+    def pool(self, x, key_mask):
+        return super().pool(x, key_mask) * x.shape[1]
+
+
+class WeighsPadding(Mean):
+    def forward(self, x, key_mask=None, return_weights=False, return_aux=False):
+        y = self.pool(x, key_mask)
+        return (y, torch.ones(x.shape[:2]) / x.shape[1]) if return_weights else (y, {}) if return_aux else y
+
+
+class LosesPieces(MeanPool):
+    def update(self, state, x, key_mask=None):
+        return super().update(self.start(x.shape[0], x), x, key_mask)
+
+
+class PadsRaggedSets(MeanPool):
+    def ragged(self, x, lengths):
+        return super().ragged(x, lengths).flip(0)
+
+
+class Doubles(Mean):
+    def pool(self, x, key_mask):
+        return super().pool(x, key_mask).double()
+
+
+class Keeps(Mean):
+    def pool(self, x, key_mask):
+        return x.flatten(1)
+
+
+class DetachedMean(Mean):
+    def pool(self, x, key_mask):
+        return super().pool(x.detach() + 0.5 * (x - x.detach()), key_mask)
+
+
+class Hidden(Mean):
+    def __init__(self):
+        super().__init__()
+        self.factor = torch.rand(())
+
+    def pool(self, x, key_mask):
+        return super().pool(x, key_mask) * self.factor
+
+
+class StridedMean(Mean):
+    def pool(self, x, key_mask):
+        return super().pool(x if x.is_contiguous() else -x, key_mask)
+
+
+class OverflowingMean(Mean):
+    def pool(self, x, key_mask):
+        return super().pool(x.exp(), key_mask).log()
+
+
 def pool(cls) -> Mechanism:
-    return Mechanism("faulty", "pool", "pool-global", "", (), frozenset({"invariant"}), "exact", cls, (), (), cls)
+    return Mechanism("faulty", "pool", "pool-global", "", (), POOL_PROMISES, "exact", lambda: cls(5) if issubclass(cls, MeanPool) else cls(), (), (), cls)
 
 
 @pytest.mark.parametrize(
     "cls, check",
     [
+        (Doubles, pools.shapes_and_dtypes),
+        (Keeps, pools.lengths),
+        (DetachedMean, pools.gradients),
         (Unmasked, pools.masked_tokens_do_not_matter),
         (Unmasked, pools.bad_input),
-        (Last, pools.invariance),
         (Divides, pools.nothing_to_pool),
-        (Noisy, pools.determinism),
+        (Last, pools.invariance),
+        (Counts, pools.duplication),
+        (PadsRaggedSets, pools.ragged_sets),
+        (LosesPieces, pools.streaming),
+        (WeighsPadding, pools.reports),
         (Centred, pools.batch_invariance),
+        (Noisy, pools.determinism),
+        (Hidden, pools.copies),
+        (StridedMean, pools.strides),
+        (OverflowingMean, pools.huge_inputs),
     ],
     ids=lambda x: x.__name__,
 )
 def test_a_faulty_pool_is_rejected(cls, check):
-    with pytest.raises(AssertionError):
-        check(pool(cls))
+    mechanism = pool(cls)
+    if issubclass(cls, LosesPieces):
+        mechanism = replace(mechanism, properties=POOL_PROMISES | {"streams"})
+    with pytest.raises((AssertionError, RuntimeError)):
+        check(mechanism)
+
+
+def test_every_check_of_pools_is_shown_to_catch():
+    cases = {case[1] for case in test_a_faulty_pool_is_rejected.pytestmark[0].args[1]}
+    assert cases == set(pools.CHECKS)
 
 
 @pytest.mark.parametrize("check", pools.CHECKS, ids=lambda check: check.__name__)

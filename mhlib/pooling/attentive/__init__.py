@@ -1,0 +1,1 @@
+"""Pooling as attention with fewer queries than tokens."""

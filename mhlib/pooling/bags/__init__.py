@@ -1,0 +1,1 @@
+"""Multiple-instance pooling: a bag's label from its instances."""

@@ -1,0 +1,1 @@
+"""Pools without a query: mean, sum, extremes, ends, quantiles, deviation."""

@@ -1,0 +1,1 @@
+"""Generalized means: one exponent between the mean and the maximum."""

@@ -1,0 +1,1 @@
+"""Moments over the tokens, plain and attentive."""
