@@ -24,7 +24,7 @@ def test_verdicts(holds, words):
     data, metadata = box._repr_mimebundle_()
     assert words in data["text/html"] and words in data["text/plain"]
     assert metadata["text/html"]["mhlib_claim"]["holds"] in (True, False, "in part")
-    assert "small scale" in data["text/html"]
+    assert ("small scale" in data["text/html"]) == (words != "holds here")  # one reason for all outcomes may be given
 
 
 def test_metadata_carries_the_whole_claim():

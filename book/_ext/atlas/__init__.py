@@ -6,7 +6,7 @@
     execute    one chapter through papermill
     run        all chapters whose results are out of date, two at a time
     facts      anchors and claims, gathered from the chapters for pages and tests
-    generate   the pages that are written from data, in catalogue_page and ledger_page
+    generate   the pages that are written from data, in catalogue_page, ledger_page, differences_page
     myst, references, degrade    MyST Markdown to Markdown that Colab can show
     notebooks  the notebooks for Colab
     mathjax    MathJax's files for the site

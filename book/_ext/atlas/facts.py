@@ -1,6 +1,6 @@
-"""What pages and tests need to know about the chapters: where each row of the catalogue is explained, and every claim.
+"""What pages and tests need to know about the chapters: where each row is explained, every claim, every difference.
 
-Written to `_build/anchors.json` and `_build/ledger.json`.
+Written to `_build/anchors.json`, `_build/ledger.json` and `_build/differences.json`.
 """
 
 import json
@@ -12,7 +12,8 @@ from atlas.project import Project, write_if_changed
 
 def write(project: Project, chapters: list[Chapter]) -> None:
     write_if_changed(project.build / "anchors.json", _json(anchors(pages(project))))
-    write_if_changed(project.build / "ledger.json", _json(ledger(chapters)))
+    write_if_changed(project.build / "ledger.json", _json(gather(chapters, "claim")))
+    write_if_changed(project.build / "differences.json", _json(gather(chapters, "difference")))
 
 
 def anchors(pages: list[Chapter]) -> dict[str, dict]:
@@ -34,19 +35,18 @@ def _marked_headings(page: Chapter):
         yield from ((row, title) for row in rows)
 
 
-def ledger(chapters: list[Chapter]) -> list[dict]:
-    """Every claim that the executed chapters made, in reading order."""
-    claims = []
+def gather(chapters: list[Chapter], kind: str) -> list[dict]:
+    """Every box of a kind, "claim" or "difference", that the executed chapters show, in reading order."""
+    boxes = []
     for chapter in chapters:
         for number, cell in enumerate(nbformat.read(chapter.executed, as_version=4).cells):
             for output in cell.get("outputs", []):
-                claim = output.get("metadata", {}).get("text/html", {}).get("mhlib_claim")
-                if claim:
-                    claims.append({**claim, "doc": chapter.doc, "cell": number})
-    anchors = [claim["anchor"] for claim in claims]
-    if twice := next((claim for claim in claims if anchors.count(claim["anchor"]) > 1), None):
-        raise ValueError(f"{twice['doc']}.md: the claim {twice['text']!r} of row {twice['paper']} is made more than once; word each claim differently")
-    return claims
+                if box := output.get("metadata", {}).get("text/html", {}).get(f"mhlib_{kind}"):
+                    boxes.append({**box, "doc": chapter.doc, "cell": number})
+    anchors = [box["anchor"] for box in boxes]
+    if twice := next((box for box in boxes if anchors.count(box["anchor"]) > 1), None):
+        raise ValueError(f"{twice['doc']}.md: the {kind} {twice['text']!r} of row {twice['paper']} is made more than once; word each one differently")
+    return boxes
 
 
 def _json(value) -> str:
