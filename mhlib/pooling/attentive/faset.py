@@ -105,7 +105,8 @@ def base_parameters(model: SetModel) -> list[nn.Parameter]:
 
 def _stage(model, parameters, batches, steps, loss, lr, seed) -> None:
     """Train some of the parameters; the rest stand still."""
-    wanted, before = {id(p) for p in parameters}, [p.requires_grad for p in model.parameters()]
+    before = [p.requires_grad for p in model.parameters()]
+    wanted = {id(p) for p in parameters if p.requires_grad}
     if not steps or not wanted:
         return
     for p in model.parameters():

@@ -1,0 +1,1 @@
+"""Gates over maps: attention that weighs every place and pools nothing."""
