@@ -29,8 +29,7 @@ def in_turn(*runs: Callable[[], Any], repeats: int = 9, least: float = 0.0) -> F
     if not runs or repeats < 1:
         raise ValueError(f"in_turn needs at least one run and one round, got {len(runs)} runs and repeats={repeats}")
     timers = [Timer(run, timer=timer) for run in runs]
-    for each in timers:
-        each.timeit(1)  # the first call of all sets things up that stay
-    calls = [max(1, math.ceil(least / max(each.timeit(1), 1e-9))) if least else 1 for each in timers]
+    first = [each.timeit(1) for each in timers]  # untimed in the result: the first call sets things up that stay
+    calls = [1 if seconds >= least else math.ceil(least / max(each.timeit(1), 1e-9)) for each, seconds in zip(timers, first)]
     rounds = [[each.timeit(count) / count for each, count in zip(timers, calls)] for _ in range(repeats)]
     return torch.tensor(rounds, dtype=torch.float64)
