@@ -1,5 +1,6 @@
 """The stages of `make test`: one that passed is not run again until its inputs change, one that fails is."""
 
+import subprocess
 import sys
 
 import pytest
@@ -18,7 +19,7 @@ def stage(suite, code: int = 0) -> tuple[int, bool]:
     mark = suite.project.root / "started"
     mark.unlink(missing_ok=True)
     command = [sys.executable, "-c", f"open('started', 'w'); raise SystemExit({code})"]
-    return suite._stage("some tests", ["code", "constraints.txt"], command, without="code/site"), mark.exists()
+    return suite._stage("some tests", ["code", "constraints.txt"], command, without=("code/site",)), mark.exists()
 
 
 def test_runs_again_only_when_an_input_changes(suite, book):
@@ -46,10 +47,10 @@ def test_a_failure_is_not_remembered(suite):
 
 def test_the_first_failing_stage_ends_the_suite(suite, monkeypatch):
     ran = []
-    for name, code in [("library", 0), ("chapters", 5), ("notebooks", 0), ("site", 0), ("browser", 0)]:
+    for name, code in [("library", 0), ("kernels", 0), ("chapters", 5), ("notebooks", 0), ("site", 0), ("browser", 0)]:
         monkeypatch.setattr(suite, name, lambda name=name, code=code: ran.append(name) or code)
     assert suite.run() == 5
-    assert ran == ["library", "chapters"]
+    assert ran == ["library", "kernels", "chapters"]
 
 
 def test_notebooks_are_compared_again_only_when_they_were_executed_anew(suite, book, monkeypatch):
@@ -62,3 +63,16 @@ def test_notebooks_are_compared_again_only_when_they_were_executed_anew(suite, b
     book.write("_build/executed/book/b.ipynb", '{"cells": []}')
     suite.notebooks()
     assert [[path.rpartition("/")[2] for path in paths] for paths in started] == [["a.ipynb", "b.ipynb"], ["b.ipynb"]]
+
+
+def test_kernels_are_interpreted_in_one_process_and_compiled_in_another(suite, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    seen = []
+    monkeypatch.setattr(
+        "atlas.suite.subprocess.run",
+        lambda command, env, **_: seen.append((env.get("TRITON_INTERPRET"), "tests/kernels/numeric" in command))
+        or subprocess.CompletedProcess(command, 0),
+    )
+    assert suite.kernels() == 0
+    assert seen == [("1", True), (None, False)]
+    assert suite.kernels() == 0 and len(seen) == 2, "both are remembered"

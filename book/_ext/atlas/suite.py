@@ -1,5 +1,7 @@
-"""`make test`, stage by stage: library, chapters, site. A stage whose inputs have not changed since it passed is not run again."""
+"""`make test`, stage by stage: library, kernels, chapters, site. A stage whose inputs have not changed since it passed is not run again."""
 
+import importlib.util
+import os
 import subprocess
 import sys
 import time
@@ -21,12 +23,26 @@ class Suite:
         self.project = project
 
     def run(self) -> int:
-        stages = [self.library, self.chapters, self.notebooks, self.site, self.browser]
+        stages = [self.library, self.kernels, self.chapters, self.notebooks, self.site, self.browser]
         return next((code for stage in stages if (code := stage())), 0)
 
     def library(self) -> int:
         inputs = ["mhlib", "tests", "benchmarks", "book/_ext", "constraints.txt", "pyproject.toml", "Makefile", "environment.yml", "README.md", "book/index.md"]
-        return self._stage("library tests", inputs, [*PYTEST, "tests", "--ignore=tests/site", *PARALLEL], without="tests/site")
+        elsewhere = ("tests/site", "tests/kernels")
+        return self._stage("library tests", inputs, [*PYTEST, "tests", *(f"--ignore={path}" for path in elsewhere), *PARALLEL], without=elsewhere)
+
+    def kernels(self) -> int:
+        """Triton kernels in its interpreter, then compiled for devices that are not here: one process cannot do both."""
+        if importlib.util.find_spec("triton") is None:
+            return self._say("kernel tests", "not run, there is no triton for this system")
+        numeric = "tests/kernels/numeric"
+        spread = ["-n", str(JOBS), "--dist", "load"]
+        inputs = ["mhlib/kernels", "mhlib/functional", "tests/kernels", "tests/conftest.py", "constraints.txt"]
+        code = self._stage("kernel tests interpreted", inputs, [*PYTEST, numeric, *spread], interpret=True)
+        inputs = ["mhlib/kernels", "tests/kernels", "tests/conftest.py", "constraints.txt"]
+        return code or self._stage(
+            "kernel tests compiled", inputs, [*PYTEST, "tests/kernels", f"--ignore={numeric}", *spread], without=(numeric,)
+        )
 
     def chapters(self) -> int:
         return self._always("chapters", [sys.executable, str(TOOLS), "execute"])
@@ -54,20 +70,24 @@ class Suite:
 
     # ---- how a stage is run
 
-    def _stage(self, name: str, inputs: list[str], command: list[str], without: str = "") -> int:
+    def _stage(
+        self, name: str, inputs: list[str], command: list[str], without: tuple[str, ...] = (), interpret: bool = False
+    ) -> int:
         now = self._digest(inputs, without)
         stamp = Stamp(self.project.build / "stamps" / name.replace(" ", "-"))
         if stamp.read() == now:
             return self._say(name, "unchanged since they passed")
-        code = self._always(name, command)
+        code = self._always(name, command, interpret=interpret)
         if not code:
             stamp.write(now)
         return code
 
-    def _always(self, name: str, command: list[str]) -> int:
+    def _always(self, name: str, command: list[str], interpret: bool = False) -> int:
         print(f"── {name}", flush=True)
         start = time.perf_counter()
-        code = subprocess.run(command, cwd=self.project.root, check=False).returncode
+        # Triton reads it when a kernel is defined. Its own threads would only disturb each other: a tile is small.
+        environment = os.environ | ({"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"} if interpret else {})
+        code = subprocess.run(command, cwd=self.project.root, env=environment, check=False).returncode
         self._say(name, f"{'FAILED' if code else 'passed'} in {time.perf_counter() - start:.0f} s")
         return code
 
@@ -75,10 +95,10 @@ class Suite:
         print(f"── {name}: {what}", flush=True)
         return 0
 
-    def _digest(self, inputs: list[str], without: str) -> str:
+    def _digest(self, inputs: list[str], without: tuple[str, ...]) -> str:
         root = self.project.root
         files = sorted(file for name in inputs for file in ([root / name] if (root / name).is_file() else (root / name).rglob("*")))
-        kept = (f for f in files if f.is_file() and "__pycache__" not in f.parts and not (without and f.is_relative_to(root / without)))
+        kept = (f for f in files if f.is_file() and "__pycache__" not in f.parts and not any(f.is_relative_to(root / path) for path in without))
         return "\n".join(f"{file.relative_to(root)} {digest(file)}" for file in kept)
 
     def _stamp(self, notebook: Path) -> "Stamp":
