@@ -90,3 +90,19 @@ def test_digits_without_scikit_learn_name_the_pip_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ImportError, match="pip install scikit-learn"):
         data.digits()
+
+
+def test_photographs_are_colours_from_0_to_1(no_network):
+    found = data.photographs()
+    for photo in found:
+        assert photo.shape == (3, 427, 640) and photo.dtype == torch.float32
+        assert 0 <= photo.min() < 0.05 and 0.95 < photo.max() <= 1
+    red, green, blue = found.temple[:, :40].mean((1, 2))
+    assert red < green < blue, "the sky is blue"
+
+
+@pytest.mark.parametrize("absent", ["sklearn.datasets", "PIL"])
+def test_photographs_name_the_pip_line(monkeypatch, absent):
+    monkeypatch.setitem(sys.modules, absent, None)
+    with pytest.raises(ImportError, match="pip install scikit-learn pillow"):
+        data.photographs()
