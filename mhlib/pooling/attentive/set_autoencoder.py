@@ -36,6 +36,10 @@ class CountTokens(nn.Module):
             raise ValueError(f"how must be 'scale' or 'concat', got {how!r}")
         self.embedding = nn.Embedding(num_items, dim)
         self.mix = nn.Linear(dim + 1, dim) if how == "concat" else None
+        if self.mix is not None:
+            nn.init.xavier_uniform_(self.mix.weight)
+            with torch.no_grad():
+                self.mix.weight[:, -1] *= dim**0.5  # one number against dim: as loud as the embedding
 
     def forward(self, items: Int[Tensor, "batch items"], counts: Float[Tensor, "batch items"]) -> Float[Tensor, "batch items dim"]:
         """The tokens."""
@@ -55,6 +59,8 @@ class SetAutoencoder(nn.Module):
         num_heads: heads of all attention.
         num_blocks: pre-norm self-attention blocks over the latent vectors, on each side.
         how: how counts become tokens; see :class:`mhlib.pooling.CountTokens`.
+
+    Maps start Xavier-uniform; PyTorch's default, which the released code keeps, starts slower at small sizes.
 
     Expected counts are shares of the total: a softmax over the items asked for, times the number that is to be shared out.
     Source: Palla et al., "Scalable single-cell gene expression generation with latent diffusion models", arXiv 2511.02986
@@ -85,6 +91,9 @@ class SetAutoencoder(nn.Module):
         self.share = nn.Linear(dim, 1)
         self.log_theta = nn.Embedding(num_items, 1)
         nn.init.ones_(self.log_theta.weight)
+        for module in self.modules():
+            if isinstance(module, nn.Linear) and module is not self.tokens.mix:
+                nn.init.xavier_uniform_(module.weight)
 
     def encode(
         self,
