@@ -1,14 +1,12 @@
 """Scaled dot-product attention with one meaning and several implementations."""
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mhlib.functional.backends import chunked, flex, reference, sdpa
 from mhlib.functional.normalizers import Normalizer, get_normalizer, sink_of, softmax
-from mhlib.functional.request import Request, Support
+from mhlib.functional.request import Request, Support, window_sides
 from mhlib.masks import Mask
 
 __all__ = ["attention_backends"]  # attention itself is public as mhlib.attention; here the name is this module
@@ -65,7 +63,7 @@ def attention(
         q, k, v, mask,
         None if bias is None else bias.to(q.dtype),
         q.shape[-1] ** -0.5 if scale is None else scale,
-        causal, _window(window, causal), get_normalizer(normalizer), dropout, return_weights,
+        causal, window_sides(window, causal), get_normalizer(normalizer), dropout, return_weights,
     )  # fmt: skip
     _check(request)
     return _backend(backend, request).run(request)
@@ -107,19 +105,6 @@ def _choose(request: Request) -> str:
     narrow = bounded and queries > 512 and keys > 2 * (left + right + 512)  # most blocks can be left out
     table = isinstance(request.mask, Mask) or bounded or (request.causal and request.offset)
     return "chunked" if narrow or table and queries * keys > LARGE else "sdpa"
-
-
-def _window(window, causal: bool) -> tuple[int | None, int | None]:
-    if window is None:
-        return None, None
-    if isinstance(window, int) and not isinstance(window, bool):
-        if window < 1:
-            raise ValueError(f"window must be at least 1 (a query sees itself), got {window}")
-        return (window - 1, 0) if causal else (window // 2, window // 2)
-    sides = tuple(window) if isinstance(window, Sequence) else ()
-    if len(sides) != 2 or any(side is not None and (not isinstance(side, int) or side < 0) for side in sides):
-        raise ValueError(f"window must be a positive integer or a pair (left, right) of integers >= 0 or None, got {window!r}")
-    return sides
 
 
 def _check(request: Request) -> None:

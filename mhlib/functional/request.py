@@ -1,5 +1,6 @@
 """What is asked of attention: the inputs of one call, checked and completed, as every backend receives them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -78,3 +79,19 @@ def cut(table: Tensor, rows: slice, cols: slice) -> Tensor:
     if table.shape[-2] != 1:
         table = table[..., rows, :]
     return table if table.shape[-1] == 1 else table[..., cols]
+
+
+def window_sides(
+    window: int | Sequence[int | None] | None, causal: bool
+) -> tuple[int | None, int | None]:
+    """``window`` of :func:`mhlib.attention` as a pair: how many keys a query sees to the left and to the right, None = all."""
+    if window is None:
+        return None, None
+    if isinstance(window, int) and not isinstance(window, bool):
+        if window < 1:
+            raise ValueError(f"window must be at least 1 (a query sees itself), got {window}")
+        return (window - 1, 0) if causal else (window // 2, window // 2)
+    sides = tuple(window) if isinstance(window, Sequence) else ()
+    if len(sides) != 2 or any(side is not None and (not isinstance(side, int) or side < 0) for side in sides):
+        raise ValueError(f"window must be a positive integer or a pair (left, right) of integers >= 0 or None, got {window!r}")
+    return sides

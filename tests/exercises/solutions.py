@@ -112,6 +112,50 @@ def latent_cache_ratio(num_heads, head_dim, kv_rank, rope_dim):
     return latent / cost.cache_bytes_per_token(lambda: MultiHeadAttention(dim, num_heads))
 
 
+def power_mean(x, p):
+    largest = x.max() if p > 0 else x.min()
+    return largest * (x / largest).pow(p).mean() ** (1 / p)
+
+
+def effective_tokens(x, p):
+    w = (x / x.max()).pow(p)
+    w = w / w.sum()
+    return torch.special.entr(w).sum().exp()
+
+
+def pool_many_queries(query, tokens, shares):
+    pooled = []
+    for q, x, share in zip(query, tokens, shares):
+        w = torch.stack([(x @ one / len(one) ** 0.5).softmax(0) for one in q])
+        pooled.append((share @ w) @ x)
+    return torch.stack(pooled)
+
+
+def tokens_that_keep_counts(embedding, counts):
+    return torch.stack([torch.hstack([embedding, (1 + c).log()]) for c in counts])
+
+
+def logit_contributions(weights, values, w_o, presence):
+    heads, n, d = values.shape
+    out = torch.zeros(heads, n, dtype=values.dtype)
+    for h in range(heads):
+        for j in range(n):
+            out[h, j] = presence @ (w_o[:, h * d : (h + 1) * d] @ (weights[h, j] * values[h, j]))
+    return out
+
+
+def first_look_of_a_joint_token(values, present):
+    z = torch.zeros(int(present.sum()) + 1, dtype=values.dtype)
+    seen = torch.cat([values[present], torch.zeros_like(values[:1])])
+    return z.softmax(0) @ seen
+
+
+def five_axes(query, tokens, shares):
+    weights = (query @ tokens.mT / query.shape[-1] ** 0.5).softmax(-1)
+    found = (weights[..., None] * tokens[:, None]).sum(2)
+    return (shares[..., None] * found).sum(1)
+
+
 def repeats_keys(q, k, v):
     return torch.nn.functional.scaled_dot_product_attention(
         q, *(x.repeat_interleave(len(q) // len(x), 0) for x in (k, v)),
@@ -127,4 +171,4 @@ def makes_keys(q, w_uk, latent):
     return q @ (latent @ w_uk.mT).mT / q.shape[-1] ** 0.5
 
 
-WASTEFUL = [("grouped_attention", repeats_keys), ("grouped_attention", broadcasts_keys), ("absorbed_logits", makes_keys)]
+WASTEFUL = [("pool_many_queries", five_axes), ("grouped_attention", repeats_keys), ("grouped_attention", broadcasts_keys), ("absorbed_logits", makes_keys)]

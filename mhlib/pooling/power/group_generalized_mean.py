@@ -47,8 +47,8 @@ class GroupGeneralizedMeanPool(GeneralizedMeanPool):
     r"""Group generalized mean pooling: :math:`y_c = \left(\frac1N \sum_n \max(x_{nc}, \epsilon)^{p_g}\right)^{1/p_g}`,
     where :math:`g = \lfloor c\,G / d \rfloor` is the group of feature c.
 
-    With as many groups as the backbone has heads, each block of features that one head wrote gets its own place between
-    mean and maximum. One group is GeM, as many groups as features an exponent per feature.
+    The paper takes as many groups as the backbone has heads; a group is nevertheless written by all heads, because the
+    output projection mixes them. One group is GeM, as many groups as features an exponent per feature.
 
     Args:
         groups: number G of groups of neighbouring features; it divides ``dim``.

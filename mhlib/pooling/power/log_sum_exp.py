@@ -35,7 +35,7 @@ class LogSumExpPool(StreamingPool):
 
     A small temperature gives the maximum, a large one the mean, a small negative one the minimum. The division by N keeps
     the result between mean and maximum and the same when every token comes twice; without it, y is larger by
-    :math:`\tau \log N`. Exponents are taken relative to the largest, so nothing overflows.
+    :math:`\tau \log N`. Nothing overflows, whatever the temperature.
 
     Args:
         temperature: the temperature, not zero.
@@ -60,25 +60,20 @@ class LogSumExpPool(StreamingPool):
         return self.finish(self.update(state, precise, key_mask)).to(x.dtype)
 
     def start(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        lowest = like.new_full((batch, self.dim), torch.finfo(like.dtype).min)
-        return lowest, like.new_zeros(batch, self.dim), like.new_zeros(batch, 1)
+        return like.new_full((batch, self.dim), torch.finfo(like.dtype).min), like.new_zeros(batch, 1)
 
     def update(self, state: tuple[Tensor, ...], x: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, ...]:
-        peak, total, count = state
+        total, count = state
         z = self.sharpness() * x
-        real = torch.ones_like(z, dtype=torch.bool) if key_mask is None else key_mask[..., None].expand_as(z)
-        z = torch.where(real, z, torch.finfo(z.dtype).min)
-        # Whatever is subtracted cancels in `finish`, so no gradient has to pass through it.
-        higher = torch.maximum(peak, z.detach().amax(1))
-        terms = torch.where(real, (z - higher[:, None]).exp(), 0.0)
-        return higher, total * (peak - higher).exp() + terms.sum(1), count + masked_count(x, key_mask)
+        if key_mask is not None:  # the lowest finite number, not -inf: a piece without tokens stays finite
+            z = torch.where(key_mask[..., None], z, torch.finfo(z.dtype).min)
+        return torch.logaddexp(total, z.logsumexp(1)), count + masked_count(x, key_mask)
 
     def finish(self, state: tuple[Tensor, ...]) -> Tensor:
-        peak, total, count = state
+        total, count = state
         some = count > 0
-        mean = total / count.clamp_min(1) if self.average else total
-        y = (torch.where(some, peak, 0.0) + torch.where(some, mean, 1.0).log()) / self.sharpness()
-        return torch.where(some, y, 0.0)
+        total = torch.where(some, total, 0.0)
+        return (total - count.clamp_min(1).log() if self.average else total) / self.sharpness()
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, average={self.average}"
