@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "_build" / "tests.json"
 
-# FlexAttention traces these; a checked function cannot be traced, nor can Triton read one.
-TRACED = {"mhlib.masks", "mhlib.functional.backends.flex"}
+# FlexAttention and torch.compile trace these; a checked function cannot be traced, nor can Triton read one.
+TRACED = {"mhlib.masks", "mhlib.functional.backends.flex", "mhlib.functional.request"}
 MODULES = {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in (ROOT / "mhlib").rglob("[!_]*.py")}
 CHECKED = sorted(name for name in MODULES - TRACED if not name.startswith("mhlib.kernels."))
 jaxtyping.install_import_hook(CHECKED, "typecheck.check")

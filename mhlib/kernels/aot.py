@@ -100,28 +100,32 @@ def _source(case: Case):
     signature, constants, attributes = {}, {}, {}
     given = {**case.arguments, **case.launch.blocks}
     for i, parameter in enumerate(case.kernel.params):
-        name = parameter.name
-        value = given.pop(name) if name in given else parameter.default
-        kind, aligned = ("constexpr", False) if parameter.is_constexpr else _type(value)
-        signature[name] = kind
-        if kind == "constexpr":
-            constants[(i,)] = value
-        elif aligned:
-            attributes[(i,)] = [["tt.divisibility", 16]]
+        value = given.pop(parameter.name) if parameter.name in given else parameter.default
+        if isinstance(value, tuple):  # such as the strides of one tensor
+            paths = [(i, j) for j in range(len(value))]
+            kinds = tuple(_type(part, parameter, path, constants, attributes) for path, part in zip(paths, value))
+            signature[parameter.name] = kinds
+        else:
+            signature[parameter.name] = _type(value, parameter, (i,), constants, attributes)
     if given:
         raise ValueError(f"{case.label}: the kernel {case.kernel.__name__} has no parameter {', '.join(given)}")
     return ASTSource(fn=case.kernel, signature=signature, constexprs=constants, attrs=attributes)
 
 
-def _type(value: Any) -> tuple[str, bool]:
-    """Triton's name for the type of an argument, and whether it divides by 16; by the rules of a launch."""
-    if isinstance(value, torch.Tensor):
-        return "*" + _TYPES[value.dtype], True
-    if value is None or value is True or value is False or value == 1 and isinstance(value, int):
-        return "constexpr", False
+def _type(value: Any, parameter: Any, path: tuple[int, ...], constants: dict, attributes: dict) -> str:
+    """Triton's name for the type of an argument; notes constants and what divides by 16, by the rules of a launch."""
+    special = not parameter.do_not_specialize
+    if parameter.is_constexpr or value is None or isinstance(value, bool) or (special and isinstance(value, int) and value == 1):
+        constants[path] = value
+        return "constexpr"
+    is_tensor = isinstance(value, torch.Tensor)
+    if special and (is_tensor or isinstance(value, int) and value % 16 == 0):
+        attributes[path] = [["tt.divisibility", 16]]
+    if is_tensor:
+        return "*" + _TYPES[value.dtype]
     if isinstance(value, int):
-        return ("i32" if -(2**31) <= value < 2**31 else "i64"), value % 16 == 0
-    return "fp32", False
+        return "i32" if -(2**31) <= value < 2**31 else "i64"
+    return "fp32"
 
 
 def _amd(assembly: str) -> int:
