@@ -213,7 +213,7 @@ def test_it_runs_as_a_module_and_list_is_fast():
         result = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
         return time.perf_counter() - start, result
 
-    took, listed = seconds("-m", "mhlib", "list")
+    took, listed = min((seconds("-m", "mhlib", "list") for _ in range(2)), key=lambda run: run[0])
     torch_alone = min(seconds("-c", "import torch")[0] for _ in range(2))
     assert listed.returncode == 0 and "multi_head_attention" in listed.stdout
     assert took < 3 * torch_alone + 1

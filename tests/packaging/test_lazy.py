@@ -1,5 +1,6 @@
 """Public names are found without importing, and imported on first use."""
 
+import ast
 import importlib
 import importlib.util
 import subprocess
@@ -91,20 +92,24 @@ def test_the_top_level_says_what_is_near():
     assert not {"_lazy", "no_such_part"} & set(dir(mhlib)) - {"_lazy"}
 
 
-def test_three_hundred_files_are_scanned_in_under_50_milliseconds(tmp_path):
+def test_scanning_three_hundred_files_costs_a_small_part_of_parsing_them(tmp_path):
     body = '"""A mechanism."""\n\n' + "x = 1  # some code\n" * 150
     for number in range(300):
         file = tmp_path / f"family{number % 20}" / f"mechanism{number}.py"
         file.parent.mkdir(exist_ok=True)
         file.write_text(f'__all__ = ["Mechanism{number}"]\n{body}')
     (tmp_path / "__init__.py").touch()
-    times = []
+    scanned, parsed = [], []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         names = scan("sample", str(tmp_path / "__init__.py"))
-        times.append(time.perf_counter() - start)
+        between = time.process_time()
+        for file in tmp_path.rglob("*.py"):
+            ast.parse(file.read_text(encoding="utf-8"))
+        scanned.append(between - start)
+        parsed.append(time.process_time() - between)
     assert len(names) == 300
-    assert min(times) < 0.05
+    assert min(scanned) < min(parsed) / 3
 
 
 def test_every_package_of_the_library_can_be_scanned_and_each_name_imported():

@@ -100,10 +100,10 @@ def test_import_pulls_in_no_extra():
 def test_import_costs_little_beyond_torch():
     code = """
         import time, torch
-        start = time.perf_counter()
+        start = time.process_time()
         import mhlib
         mhlib.attention, mhlib.heads.MultiHeadAttention
-        print(time.perf_counter() - start)
+        print(time.process_time() - start)
     """
     assert min(float(run(Path(sys.executable), code)) for _ in range(3)) < 0.3  # the best of three: the machine may be busy
 
