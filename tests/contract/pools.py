@@ -34,7 +34,14 @@ def gradients(m: Mechanism) -> None:
         gradcheck(lambda p, x: torch.func.functional_call(pool, p, (x,)), pool, x.clone())
     if m.gradient != "none":
         pool(x.requires_grad_()).square().sum().backward()
-        dead = [name for name, p in pool.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+        idle = tuple(getattr(pool, "only_in_training", ()))  # noise has no effect in evaluation, and then must have none
+        dead = {name for name, p in pool.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0}
+        resting = {name for name, _ in pool.named_parameters() if name.startswith(idle)} if idle else set()
+        assert resting <= dead, f"only_in_training, but with a gradient in evaluation: {sorted(resting - dead)}"
+        if idle:
+            pool.zero_grad()
+            pool.train()(x).square().sum().backward()
+            dead = {name for name, p in pool.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0}
         assert not dead, f"these parameters receive no gradient: {dead}"
 
 

@@ -251,6 +251,19 @@ class DetachedMean(Mean):
         return super().pool(x.detach() + 0.5 * (x - x.detach()), key_mask)
 
 
+class RestsInTrainingToo(Mean):
+    only_in_training = ("idle",)
+
+    def __init__(self):
+        super().__init__()
+        self.idle = nn.Parameter(torch.ones(()))
+
+
+class NeverRests(RestsInTrainingToo):
+    def pool(self, x, key_mask):
+        return super().pool(x, key_mask) * self.idle
+
+
 class Hidden(Mean):
     def __init__(self):
         super().__init__()
@@ -280,6 +293,8 @@ def pool(cls) -> Mechanism:
         (Doubles, pools.shapes_and_dtypes),
         (Keeps, pools.lengths),
         (DetachedMean, pools.gradients),
+        (RestsInTrainingToo, pools.gradients),
+        (NeverRests, pools.gradients),
         (Unmasked, pools.masked_tokens_do_not_matter),
         (Unmasked, pools.bad_input),
         (Divides, pools.nothing_to_pool),
