@@ -10,11 +10,11 @@ __all__ = ["Digits", "digits"]
 
 
 class Digits(NamedTuple):
-    """Images with ink from 0 (none) to 1, and which digit each shows, for training and for testing."""
+    """Square images with ink from 0 (none) to 1, and which digit each shows, for training and for testing."""
 
-    train_images: Float[Tensor, "train 1 8 8"]
+    train_images: Float[Tensor, "train 1 size size"]
     train_labels: Int[Tensor, " train"]
-    test_images: Float[Tensor, "test 1 8 8"]
+    test_images: Float[Tensor, "test 1 size size"]
     test_labels: Int[Tensor, " test"]
 
 
