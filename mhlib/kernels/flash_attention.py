@@ -63,6 +63,25 @@ def _key_range(start, keys, offset, left, right, LEFT: tl.constexpr, RIGHT: tl.c
 
 
 @triton.jit
+def _blocks(first, full, rest, last, BLOCK: tl.constexpr):
+    """How many blocks: cut by the left edge, seen whole, cut by either edge or the end."""
+    left = tl.cdiv(tl.maximum(tl.minimum(full, last) - first, 0), BLOCK)
+    right = tl.cdiv(tl.maximum(last - rest, 0), BLOCK)
+    return left, tl.cdiv(tl.maximum(tl.minimum(rest, last) - full, 0), BLOCK), left + right
+
+
+@triton.jit
+def _block(i, first, full, rest, left_edge, EDGE: tl.constexpr, LEFT: tl.constexpr, BLOCK: tl.constexpr):
+    """Where the i-th block of a loop begins."""
+    at = full + i * BLOCK
+    if EDGE:
+        at = rest + i * BLOCK
+        if LEFT:
+            at = tl.where(i < left_edge, first + i * BLOCK, rest + (i - left_edge) * BLOCK)
+    return at
+
+
+@triton.jit
 def _sees(query, key, offset, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
     """Whether queries see keys: two index tensors that broadcast, one of them with its bounds in it."""
     sees = (query >= 0) & (key >= 0)
@@ -97,8 +116,8 @@ def _logits(product, distance, slope, factor, softcap, SOFTCAP: tl.constexpr, AL
 
 
 # ---- the kernels -----------------------------------------------------------------------------------------------------------------
-# Every loop over blocks comes in three parts: blocks that the left edge of the window may cut, blocks that are seen whole and need no
-# comparison, and blocks that the right edge or the end may cut. ``factor`` turns products into logits in base 2.
+# Every loop over blocks comes twice: over the blocks that are seen whole and need no comparison, then over those that an edge of the
+# window or the end may cut. ``factor`` turns products into logits in base 2.
 
 _FREE = ["queries", "keys", "batch", "left", "right"]  # their values are not worth a compilation of their own
 
@@ -144,17 +163,17 @@ def _forward(
     first, full, rest, last = _key_range(start, keys, offset, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
     if KEY_MASK:
         last = tl.minimum(last, tl.load(key_stop + sequence))
-    for PART in tl.static_range(0 if LEFT else 1, 3):
-        begin = first if PART == 0 else (full if PART == 1 else rest)
-        end = tl.minimum(full, last) if PART == 0 else (tl.minimum(rest, last) if PART == 1 else last)
-        for at in range(begin, end, BLOCK_N):
+    left_edge, blocks, edges = _blocks(first, full, rest, last, BLOCK_N)
+    for EDGE in tl.static_range(2):
+        for block in range(edges if EDGE else blocks):
+            at = _block(block, first, full, rest, left_edge, EDGE, LEFT, BLOCK_N)
             key = at + tl.arange(0, BLOCK_N)
             keep = _kept(key_mask, key, keys, KEY_MASK)
-            k_tile = load_rows(k, at, k_strides[2], keep, BLOCK_N, D, BLOCK_D, PART != 1 or KEY_MASK)
+            k_tile = load_rows(k, at, k_strides[2], keep, BLOCK_N, D, BLOCK_D, EDGE or KEY_MASK)
             product = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACC)
             distance = query[:, None] + offset - key[None, :]
             logits, _ = _logits(product, distance, slope, factor, softcap, SOFTCAP, ALIBI)
-            if PART != 1:
+            if EDGE:
                 sees = keep[None, :] & _sees(query[:, None], key[None, :], offset, left, right, LEFT, RIGHT)
                 logits = tl.where(sees, logits, float("-inf"))
             elif KEY_MASK:
@@ -163,7 +182,7 @@ def _forward(
             shift = tl.where(higher == float("-inf"), 0.0, higher)  # no key so far: -inf - -inf would be NaN
             weights = tl.exp2(logits - shift[:, None])
             decay = tl.exp2(top - shift)
-            v_tile = load_rows(v, at, v_strides[2], keep, BLOCK_N, DV, BLOCK_DV, PART != 1 or KEY_MASK)
+            v_tile = load_rows(v, at, v_strides[2], keep, BLOCK_N, DV, BLOCK_DV, EDGE or KEY_MASK)
             norm = norm * decay + tl.sum(weights, 1)
             total = tl.dot(weights.to(v_tile.dtype), v_tile, total * decay[:, None], input_precision=PRECISION, out_dtype=ACC)
             top = higher
@@ -238,21 +257,21 @@ def _backward_of_queries(
     first, full, rest, last = _key_range(start, keys, offset, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
     if KEY_MASK:
         last = tl.minimum(last, tl.load(key_stop + sequence))
-    for PART in tl.static_range(0 if LEFT else 1, 3):
-        begin = first if PART == 0 else (full if PART == 1 else rest)
-        end = tl.minimum(full, last) if PART == 0 else (tl.minimum(rest, last) if PART == 1 else last)
-        for at in range(begin, end, BLOCK_N):
+    left_edge, blocks, edges = _blocks(first, full, rest, last, BLOCK_N)
+    for EDGE in tl.static_range(2):
+        for block in range(edges if EDGE else blocks):
+            at = _block(block, first, full, rest, left_edge, EDGE, LEFT, BLOCK_N)
             key = at + tl.arange(0, BLOCK_N)
             keep = _kept(key_mask, key, keys, KEY_MASK)
-            k_tile = load_rows(k, at, k_strides[2], keep, BLOCK_N, D, BLOCK_D, PART != 1 or KEY_MASK)
-            v_tile = load_rows(v, at, v_strides[2], keep, BLOCK_N, DV, BLOCK_DV, PART != 1 or KEY_MASK)
+            k_tile = load_rows(k, at, k_strides[2], keep, BLOCK_N, D, BLOCK_D, EDGE or KEY_MASK)
+            v_tile = load_rows(v, at, v_strides[2], keep, BLOCK_N, DV, BLOCK_DV, EDGE or KEY_MASK)
             product = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACC)
             distance = query[:, None] + offset - key[None, :]
             logits, slant = _logits(product, distance, slope, factor, softcap, SOFTCAP, ALIBI)
             weights = tl.exp2(logits - log_norm[:, None])
             d_weights = tl.dot(d_out_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACC)
             d_logits = weights * (d_weights - taken[:, None]) * slant
-            if PART != 1:
+            if EDGE:
                 sees = keep[None, :] & _sees(query[:, None], key[None, :], offset, left, right, LEFT, RIGHT)
                 d_logits = tl.where(sees, d_logits, 0.0)
             elif KEY_MASK:
@@ -298,6 +317,7 @@ def _backward_of_keys(
     first, full, rest, last = _key_range(start, queries, -offset, right, left, RIGHT, LEFT, BLOCK_N, BLOCK_M)
     if KEY_MASK:
         last = tl.where(start < tl.load(key_stop + sequence), last, 0)
+    left_edge, blocks, edges = _blocks(first, full, rest, last, BLOCK_M)
     for head in range(kv_head * group, kv_head * group + group):
         q_head = row_base(q, sequence, head, first_query, q_strides)
         d_out_head = row_base(d_out, sequence, head, first_query, d_out_strides)
@@ -306,14 +326,13 @@ def _backward_of_keys(
         slope = 0.0
         if ALIBI:
             slope = tl.load(slopes + head).to(ACC) * LOG2E
-        for PART in tl.static_range(0 if RIGHT else 1, 3):
-            begin = first if PART == 0 else (full if PART == 1 else rest)
-            end = tl.minimum(full, last) if PART == 0 else (tl.minimum(rest, last) if PART == 1 else last)
-            for at in range(begin, end, BLOCK_M):
+        for EDGE in tl.static_range(2):
+            for block in range(edges if EDGE else blocks):
+                at = _block(block, first, full, rest, left_edge, EDGE, RIGHT, BLOCK_M)
                 query = at + tl.arange(0, BLOCK_M)
                 inside = query < queries
-                q_tile = load_rows(q_head, at, q_strides[2], inside, BLOCK_M, D, BLOCK_D, PART != 1)
-                d_out_tile = load_rows(d_out_head, at, d_out_strides[2], inside, BLOCK_M, DV, BLOCK_DV, PART != 1)
+                q_tile = load_rows(q_head, at, q_strides[2], inside, BLOCK_M, D, BLOCK_D, EDGE)
+                d_out_tile = load_rows(d_out_head, at, d_out_strides[2], inside, BLOCK_M, DV, BLOCK_DV, EDGE)
                 log_norm = tl.load(lse_head + query, mask=inside, other=0.0) * LOG2E
                 taken = tl.load(delta_head + query, mask=inside, other=0.0)
                 product = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION, out_dtype=ACC)
@@ -322,7 +341,7 @@ def _backward_of_keys(
                 weights = tl.exp2(logits - log_norm[None, :])
                 d_weights = tl.dot(v_tile, tl.trans(d_out_tile), input_precision=PRECISION, out_dtype=ACC)
                 d_logits = weights * (d_weights - taken[None, :]) * slant
-                if PART != 1:
+                if EDGE:
                     sees = inside[None, :] & _sees(query[None, :], key[:, None], offset, left, right, LEFT, RIGHT)
                     weights = tl.where(sees, weights, 0.0)
                     d_logits = tl.where(sees, d_logits, 0.0)
