@@ -123,6 +123,20 @@ def effective_tokens(x, p):
     return torch.special.entr(w).sum().exp()
 
 
+def margin_needed(signal, noise, share):
+    low, high = -50.0, 50.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        weight = noise * 2.718281828459045**-middle
+        low, high = (middle, high) if weight / (signal + weight) > share else (low, middle)
+    return low
+
+
+def focal_pool(x, focus, w_q, w_k, w_v):
+    heads = [y[None, None] for y in (x[focus : focus + 1] @ w_q, x @ w_k, x @ w_v)]
+    return torch.nn.functional.scaled_dot_product_attention(*heads)[0, 0, 0] + x[focus]
+
+
 def pool_many_queries(query, tokens, shares):
     pooled = []
     for q, x, share in zip(query, tokens, shares):
