@@ -44,7 +44,7 @@ FORWARD = Table(
         ("interpreter", 64, 256, 64): Launch({"BLOCK_N": 16}),
         ("any", 16, 128, 64): Launch({"BLOCK_N": 64}, 4, 2),
         ("any", 16, 256, 32): Launch({"BLOCK_N": 32}, 4, 2),
-        ("any", 32, 128, 32): Launch({"BLOCK_N": 16}, 4, 2),
+        ("any", 32, 128, 32): Launch({"BLOCK_N": 16}, 8, 2),
         ("any", 32, 256, 16): Launch({"BLOCK_N": 16}, 4, 2),
     },
 )  # fmt: skip
