@@ -4,14 +4,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mhlib.functional.backends import chunked, flex, reference, sdpa
+from mhlib.functional.backends import chunked, flex, reference, sdpa, triton
 from mhlib.functional.normalizers import Normalizer, get_normalizer, sink_of, softmax
 from mhlib.functional.request import Request, Support, window_sides
 from mhlib.masks import Mask
 
 __all__ = ["attention_backends"]  # attention itself is public as mhlib.attention; here the name is this module
 
-BACKENDS = {"reference": reference, "chunked": chunked, "sdpa": sdpa, "flex": flex}
+BACKENDS = {"reference": reference, "chunked": chunked, "sdpa": sdpa, "flex": flex, "triton": triton}
 
 
 def attention(
@@ -47,8 +47,9 @@ def attention(
         normalizer: a name or callable of :mod:`mhlib.functional.normalizers`.
         dropout: probability with which a weight is dropped; the rest grow by 1 / (1 - dropout).
         return_weights: return (output, weights), the weights before dropout (batch, heads, queries, keys).
-        backend: "reference" (the formula), "chunked" (memory linear in the keys), "sdpa" and "flex" (PyTorch's), or
-            "auto", the fastest that serves the request. A backend never changes the result beyond rounding.
+        backend: "reference" (the formula), "chunked" (memory linear in the keys), "sdpa" and "flex" (PyTorch's), "triton"
+            (our kernels, on CUDA), or "auto", the fastest that serves the request. A backend never changes the result
+            beyond rounding.
 
     Returns:
         (batch, heads, queries, value_dim), or a pair with the weights.
@@ -93,6 +94,8 @@ LARGE = 2**22
 
 def _choose(request: Request) -> str:
     queries, keys = request.q.shape[-2], request.k.shape[-2]
+    if request.q.device.type == "cuda" and triton.supports(request):
+        return "triton"
     if request.return_weights or request.dropout and request.normalizer is not softmax:
         return "reference"
     if request.normalizer is not softmax:

@@ -369,7 +369,7 @@ def _arguments(
     ieee = q.dtype != torch.float32 or device not in TARGETS or TARGETS[device].backend == "hip"
     return dict(
         q=q, k=k, v=v, slopes=slopes, q_offsets=q_offsets, k_offsets=k_offsets,
-        key_mask=None if key_mask is None else key_mask.view(torch.uint8), key_stop=None if key_mask is None else _stop(key_mask),
+        key_mask=None if key_mask is None else key_mask.contiguous().view(torch.uint8), key_stop=None if key_mask is None else _stop(key_mask),
         q_strides=_strides(q, ragged), k_strides=_strides(k, ragged), v_strides=_strides(v, ragged),
         factor=2 * LOG2E.value * scale / softcap if softcap else LOG2E.value * scale, softcap=LOG2E.value * softcap,
         queries=q.shape[2], keys=k.shape[2], batch=q_offsets.shape[0] - 1 if ragged else q.shape[0],

@@ -1,6 +1,8 @@
 """Every backend computes what the reference computes: values, gradients, alignment, errors."""
 
 import math
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -262,3 +264,17 @@ def test_every_backend_says_what_it_supports():
     request = Request(q, k, v, None, None, 1.0, False, (None, None), get_normalizer("relu"), 0.0, False)
     support = attention_backends(request)
     assert support["reference"] and all(not ok and ok.reason for name, ok in support.items() if name != "reference")
+
+
+def test_triton_stays_away_from_the_cpu(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match=r"'triton' cannot serve .*need a GPU, the tensors are on cpu; .*; use reference or "):
+        attention(*tensors(dtype=torch.float32), backend="triton")
+
+
+def test_asking_for_a_backend_imports_no_triton():
+    code = (
+        "import sys, torch, mhlib; x = torch.ones(1, 1, 2, 16); mhlib.attention(x, x, x);"
+        "from mhlib.functional.attention import attention_backends; assert 'triton' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
