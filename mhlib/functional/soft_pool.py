@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mhlib.functional.kernel_backend import takes_kernel
+
 __all__ = ["soft_pool2d"]
 
 
@@ -17,6 +19,7 @@ def soft_pool2d(
     stride: int | tuple[int, int] | None = None,
     *,
     beta: float = 1.0,
+    backend: str = "auto",
 ) -> Float[Tensor, "batch channels rows columns"]:
     r"""Each window's sum weighted by its softmax: :math:`y = \sum_i w_i x_i`, :math:`w_i = e^{\beta x_i} / \sum_j e^{\beta x_j}`.
 
@@ -27,13 +30,19 @@ def soft_pool2d(
         kernel_size: height and width of the windows, or one number for both.
         stride: the same between windows; ``kernel_size`` by default. Rows and columns that fill no window are left out.
         beta: sharpness; 1 in the paper.
+        backend: "reference" (the formula), "triton" (:func:`mhlib.kernels.soft_pool2d`, which unfolds nothing), or "auto":
+            the kernel on CUDA, the formula elsewhere.
 
     Raises:
         ValueError: the map is smaller than a window, or a size is not positive.
 
     Source: Stergiou et al., "Refining activation downsampling with SoftPool", arXiv 2101.00440 (row 40).
     """
-    (kernel, step) = window_sizes(x, kernel_size, stride)
+    if takes_kernel(backend, x):
+        from mhlib.kernels import soft_pool2d as kernel_pool
+
+        return kernel_pool(x, kernel_size, stride, beta=beta)
+    kernel, step = window_sizes(x, kernel_size, stride)
     windows = x.unfold(2, kernel[0], step[0]).unfold(3, kernel[1], step[1]).flatten(4)
     return (torch.softmax(beta * windows, -1) * windows).sum(-1)
 

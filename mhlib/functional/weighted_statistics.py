@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mhlib.functional.kernel_backend import takes_kernel
+
 __all__ = ["weighted_statistics"]
 
 
@@ -13,6 +15,7 @@ def weighted_statistics(
     key_mask: Bool[Tensor, "batch tokens"] | None = None,
     *,
     eps: float = 0.0,
+    backend: str = "auto",
 ) -> tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"]]:
     r"""Mean :math:`\mu = \frac1W \sum_n w_n x_n` and deviation :math:`\sqrt{\max(\frac1W \sum_n w_n (x_n - \mu)^2, \epsilon)}`,
     with :math:`W = \sum_n w_n`.
@@ -22,9 +25,15 @@ def weighted_statistics(
             channels. None: all tokens count alike.
         key_mask: True = a real token.
         eps: the least variance; where it holds, the deviation has no gradient.
+        backend: "reference" (the formula), "triton" (:func:`mhlib.kernels.statistics_pool`, one pass), or "auto": the
+            kernel on CUDA, the formula elsewhere.
 
     A set without a token, or whose weights are zero, gives zeros.
     """
+    if takes_kernel(backend, x):
+        from mhlib.kernels import statistics_pool
+
+        return statistics_pool(x, weights, key_mask=key_mask, eps=eps)
     if weights is None:
         weights = x.new_ones(*x.shape[:2], 1)
     if x.shape[-1] % weights.shape[-1]:

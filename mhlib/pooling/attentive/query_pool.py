@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from mhlib.functional.kernel_backend import takes_kernel
 from mhlib.heads.base import MultiHeadAttention
 from mhlib.pooling.base import check_pool_inputs
 from mhlib.registry import Reduction, register
@@ -66,6 +67,18 @@ class AttentionPool(MultiHeadAttention):
     ) -> Float[Tensor, "batch queries dim"]:
         """What asks: here the same learned vectors for every set."""
         return self.query.expand(x.shape[0], -1, -1)
+
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Any) -> Tensor:
+        """On CUDA by :func:`mhlib.kernels.attention_pool`, which reads keys and values once for all queries."""
+        dropout = self.dropout if self.training else 0.0
+        over_keys = mask is None or mask.shape[1:3] == (1, 1)
+        if self.backend == "auto" and takes_kernel("auto", k) and over_keys and not dropout and self.bias(q, k, call) is None:
+            from mhlib.kernels.attention_pool import attention_pool, supports
+
+            if supports(q, k, v):
+                key_mask = None if mask is None else mask[:, 0, 0].expand(k.shape[0], k.shape[2])
+                return attention_pool(q, k, v, scale=self.scale, key_mask=key_mask)
+        return super().fused(q, k, v, mask, call)
 
     def forward(
         self,

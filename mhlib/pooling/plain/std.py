@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
+from mhlib.functional.kernel_backend import takes_kernel
 from mhlib.functional.pooling import masked_count, masked_mean, masked_std, masked_sum
+from mhlib.functional.weighted_statistics import weighted_statistics
 from mhlib.pooling.base import PoolCall, StreamingPool
 from mhlib.registry import Reduction, register
 
@@ -41,6 +43,8 @@ class StdPool(StreamingPool):
         self.eps = eps
 
     def pool(self, x: Tensor, key_mask: Tensor | None, call: PoolCall) -> Tensor:
+        if takes_kernel("auto", x):
+            return weighted_statistics(x, None, key_mask, eps=self.eps)[1]
         return masked_std(x, key_mask, eps=self.eps)
 
     def start(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:

@@ -8,6 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from mhlib.functional.kernel_backend import takes_kernel
 from mhlib.functional.pooling import masked_min
 from mhlib.pooling.base import PoolCall
 from mhlib.pooling.plain.mean import MeanPool
@@ -92,9 +93,17 @@ class GeneralizedMeanPool(LogSumExpPool):
 
     def pool(self, x: Tensor, key_mask: Tensor | None, call: PoolCall) -> Tensor:
         if self.negative == "clamp":
-            return super().pool(x, key_mask, call)
+            return self.powers(x, key_mask, call)
         offset = masked_min(x, key_mask) - self.eps
-        return super().pool(x - offset[:, None], key_mask, call) + offset
+        return self.powers(x - offset[:, None], key_mask, call) + offset
+
+    def powers(self, x: Tensor, key_mask: Tensor | None, call: PoolCall) -> Tensor:
+        """The generalized mean of clamped tokens: on CUDA in one pass, by :func:`mhlib.kernels.power_pool`."""
+        if takes_kernel("auto", x):
+            from mhlib.kernels import power_pool
+
+            return power_pool(x, self.sharpness(), key_mask=key_mask, eps=self.eps)
+        return super().pool(x, key_mask, call)
 
     def start(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
         if self.negative == "shift":
