@@ -1,0 +1,1 @@
+"""Pools of two sets at once, each side pooled by what the other holds."""
