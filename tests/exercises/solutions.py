@@ -112,6 +112,18 @@ def latent_cache_ratio(num_heads, head_dim, kv_rank, rope_dim):
     return latent / cost.cache_bytes_per_token(lambda: MultiHeadAttention(dim, num_heads))
 
 
+def attention_bytes(n, m, d, size, fused):
+    inputs_and_output = 2 * n * d + 2 * m * d
+    if fused:
+        return inputs_and_output * size
+    logits = weights = n * m
+    return (inputs_and_output + 2 * logits + 2 * weights) * size
+
+
+def queries_to_ridge(heads, groups, size, ridge):
+    return next(n for n in range(1, 10**6) if n * 4 * heads / (2 * groups * size) >= ridge)
+
+
 def power_mean(x, p):
     largest = x.max() if p > 0 else x.min()
     return largest * (x / largest).pow(p).mean() ** (1 / p)
@@ -186,3 +198,18 @@ def makes_keys(q, w_uk, latent):
 
 
 WASTEFUL = [("pool_many_queries", five_axes), ("grouped_attention", repeats_keys), ("grouped_attention", broadcasts_keys), ("absorbed_logits", makes_keys)]
+
+
+def merge_moments(a, b):
+    (n, mean_a, within_a), (m, mean_b, within_b) = a, b
+    if n == 0 or m == 0:
+        return (n + m, *(b[1:] if n == 0 else a[1:]))
+    mean = (n * mean_a + m * mean_b) / (n + m)
+    between = n * (mean_a - mean) ** 2 + m * (mean_b - mean) ** 2
+    return n + m, mean, within_a + within_b + between
+
+
+def exponent_gradient(x, p):
+    exponent = torch.tensor(p, dtype=x.dtype, requires_grad=True)
+    y = ((exponent * x.log()).logsumexp(0) - math.log(len(x))) / exponent
+    return torch.autograd.grad(y.exp(), exponent)[0]
