@@ -56,7 +56,7 @@ def masked_max(x: Tokens, key_mask: Mask | None = None) -> Pooled:
 
 def masked_min(x: Tokens, key_mask: Mask | None = None) -> Pooled:
     r"""The smallest value of each feature; tokens that tie share the gradient."""
-    return -masked_max(-x, key_mask)
+    return _nothing_is_zero(_fill(x, key_mask, float("inf")).amin(1), key_mask)
 
 
 def masked_logsumexp(x: Tokens, key_mask: Mask | None = None) -> Pooled:

@@ -17,19 +17,17 @@ def _last():
     return LastPool(5), lambda x: x[:, -1]
 
 
-def _only(mask: Tensor) -> Tensor:
-    """The first True of each row, alone."""
-    return mask & (mask.cumsum(1) == 1)
-
-
 class _OneToken(Pool):
     def pool(self, x: Tensor, key_mask: Tensor | None, call: PoolCall) -> Tensor:
-        real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if key_mask is None else key_mask
-        chosen = self.choose(real)
-        call.weights = chosen.to(x.dtype)
-        return torch.where(chosen[..., None], x, 0.0).sum(1)
+        chosen = self.choose(x, key_mask)  # (batch, 1)
+        if call.return_weights:
+            call.weights = torch.zeros_like(x[..., 0]).scatter(1, chosen, 1.0)
+            if key_mask is not None:
+                call.weights = torch.where(key_mask, call.weights, 0.0)
+        return x.gather(1, chosen[..., None].expand(-1, -1, self.dim))[:, 0]
 
-    def choose(self, real: Tensor) -> Tensor:
+    def choose(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+        """The place of the token in each set, any where there is none: the base makes zeros of that."""
         raise NotImplementedError
 
 
@@ -47,8 +45,10 @@ class FirstPool(_OneToken):
     Padding may stand on either side. :class:`mhlib.pooling.ClassTokenPool` also puts the class token there.
     """
 
-    def choose(self, real: Tensor) -> Tensor:
-        return _only(real)
+    def choose(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+        if key_mask is None:
+            return torch.zeros(len(x), 1, dtype=torch.long, device=x.device)
+        return key_mask.int().argmax(1, keepdim=True)
 
 
 @register(
@@ -65,5 +65,7 @@ class LastPool(_OneToken):
     Padding may stand on either side, which is where ``x[:, -1]`` goes wrong.
     """
 
-    def choose(self, real: Tensor) -> Tensor:
-        return _only(real.flip(1)).flip(1)
+    def choose(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+        if key_mask is None:
+            return torch.full((len(x), 1), x.shape[1] - 1, device=x.device)
+        return x.shape[1] - 1 - key_mask.flip(1).int().argmax(1, keepdim=True)

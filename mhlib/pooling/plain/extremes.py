@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mhlib.functional.pooling import masked_max
+from mhlib.functional.pooling import masked_max, masked_min
 from mhlib.pooling.base import StreamingPool
 from mhlib.registry import Reduction, register
 
@@ -45,9 +45,13 @@ class MaxPool(StreamingPool):
     def update(self, state: tuple[Tensor, ...], x: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, ...]:
         largest, seen = state
         some = torch.ones_like(seen) if key_mask is None else key_mask.any(1, keepdim=True)
-        here = masked_max(x, key_mask)  # zeros where this piece has no token
+        here = self.largest(x, key_mask)  # zeros where this piece has no token
         larger = some & (~seen | (here > largest))
         return torch.where(larger, here, largest), seen | some
+
+    def largest(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+        """The largest value of each feature in this piece."""
+        return masked_max(x, key_mask)
 
     def finish(self, state: tuple[Tensor, ...]) -> Tensor:
         largest, seen = state
@@ -69,8 +73,8 @@ class MaxPool(StreamingPool):
 class MinPool(MaxPool):
     r"""Min pooling: :math:`y_c = \min_n x_{nc} = -\max_n (-x_{nc})`."""
 
-    def update(self, state: tuple[Tensor, ...], x: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, ...]:
-        return super().update(state, -x, key_mask)
+    def largest(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+        return -masked_min(x, key_mask)  # without a copy of -x
 
     def finish(self, state: tuple[Tensor, ...]) -> Tensor:
         return -super().finish(state)
