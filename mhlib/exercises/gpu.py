@@ -1,4 +1,4 @@
-"""Exercises of the chapter on how a GPU sees attention."""
+"""Exercises of the chapters on how a GPU sees attention and on writing its kernel."""
 
 import math
 
@@ -57,3 +57,32 @@ def _ridge_cases(random: Random):
 def queries_to_ridge(heads: int, groups: int, size: int, ridge: float) -> int:
     """The least number of queries per step with which grouped attention over a long cache is bound by arithmetic."""
     return math.ceil(ridge * size * groups / (2 * heads))
+
+
+def _window_cases(random: Random):
+    for n, window, rows, columns in ((32, 8, 16, 16), (64, 16, 16, 16), (100, 1, 32, 16), (96, 40, 16, 32), (random.integer(130, 300), 70, 32, 64)):
+        yield n, window, rows, columns
+
+
+def _visited(n: int, window: int, rows: int, columns: int, *, reach: int = 1, left: bool = True, end: bool = True) -> int:
+    total = 0
+    for start in range(0, n, rows):
+        first = max(0, start - window + reach) // columns if left else 0
+        last = (min(n, start + rows) - 1) // columns if end else (n - 1) // columns
+        total += last - first + 1
+    return total
+
+
+@exercise(
+    "window_tiles",
+    cases=_window_cases,
+    mistakes=(
+        ("Tiles before the window are visited here; start at the first key that the first query sees.", lambda *sizes: _visited(*sizes, left=False)),
+        ("Tiles after the diagonal are visited here; end at the last query of the tile.", lambda *sizes: _visited(*sizes, end=False)),
+        ("The window holds the query itself: its first key is p - window + 1.", lambda *sizes: _visited(*sizes, reach=0)),
+        ("The first query of a tile reaches farthest back, not the last.", lambda n, window, rows, columns: _visited(n, window - rows + 1, rows, columns)),
+    ),
+)
+def window_tiles(n: int, window: int, BQ: int, BK: int) -> int:
+    """Key tiles that the programs of one head visit under a causal sliding window."""
+    return _visited(n, window, BQ, BK)

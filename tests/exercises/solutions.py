@@ -124,6 +124,11 @@ def queries_to_ridge(heads, groups, size, ridge):
     return next(n for n in range(1, 10**6) if n * 4 * heads / (2 * groups * size) >= ridge)
 
 
+def window_tiles(n, window, BQ, BK):
+    seen = {(i // BQ, j // BK) for i in range(n) for j in range(max(0, i - window + 1), i + 1)}
+    return len(seen)
+
+
 def power_mean(x, p):
     largest = x.max() if p > 0 else x.min()
     return largest * (x / largest).pow(p).mean() ** (1 / p)
@@ -180,6 +185,23 @@ def five_axes(query, tokens, shares):
     weights = (query @ tokens.mT / query.shape[-1] ** 0.5).softmax(-1)
     found = (weights[..., None] * tokens[:, None]).sum(2)
     return (shares[..., None] * found).sum(1)
+
+
+def linear_softmax_push(p, label):
+    p = p.clone().requires_grad_()
+    y = (p * (p / p.sum())).sum()
+    loss = -torch.log(y) if label == 1 else -torch.log1p(-y)
+    return -torch.autograd.grad(loss, p)[0]
+
+
+def running_log_mean(phi, gamma):
+    visits = len(phi)
+    weights = torch.full((visits,), gamma, dtype=phi.dtype)
+    weights[0] = 1.0
+    for t in range(visits):
+        weights[:t] *= 1 - gamma
+    kept = weights > 0
+    return (phi[kept] + (weights[kept] / phi.shape[1]).log()[:, None]).flatten().logsumexp(0)
 
 
 def repeats_keys(q, k, v):
