@@ -44,7 +44,7 @@ class Rotary:
         return self.frequencies is not None and isinstance(self.frequencies[0], tuple)
 
     def angles(self, positions: Int[Tensor, "*shape"], dtype: torch.dtype = torch.float32) -> Float[Tensor, "..."]:
-        """The angle of every pair at every position in radians: (*shape, pairs), or (heads, *shape, pairs)."""
+        """The angle of every pair at every position in radians: ``(*shape, pairs)``, or ``(heads, *shape, pairs)``."""
         if self.frequencies is None:
             pair = torch.arange(self.dim // 2, dtype=dtype, device=positions.device)
             theta = self.base ** (-2 * pair / self.dim)

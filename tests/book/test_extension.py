@@ -16,10 +16,33 @@ from types import SimpleNamespace as Row
 def papers():
     return [paper(33)]
 def paper(n):
-    return Row(n=33, title="Fast decoding", year=2019, url="https://arxiv.org/abs/1911.02150", confidence="high", family="kv-sharing", mechanism="One head")
+    return Row(n=33, title="Fast decoding", year=2019, url="https://arxiv.org/abs/1911.02150", confidence="high", kind="operator", family="kv-sharing", also=(), mechanism="One head")
 def status(build):
-    return {33: Row(state="in progress", tests="not run here", missing=["no chapter"])}
+    return {33: Row(n=33, state="in progress", tests="not run here", missing=["no chapter"], mechanisms=["seven"], claims=[], anchor=None)}
 '''
+
+
+NUMBERS = '''"""Numbers."""
+
+from mhlib._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)
+'''
+SEVEN = '''
+from mhlib.registry import Example, register
+
+__all__ = ["SEVENS", "seven"]
+
+#: Known sevens.
+SEVENS = {7: "seven"}
+
+
+@register("seven", kind="function", family="theory", papers=(33,), example=lambda: Example(seven))
+def seven() -> int:
+    """Seven, :math:`7`."""
+    return 7
+'''
+REFERENCE = ("reference/catalogue", "reference/ledger", "reference/api", "reference/api/numbers", "reference/api/book", "reference/api/registry", "reference/bibliography")
 
 
 @pytest.fixture
@@ -32,15 +55,18 @@ def small_site(book):
     shutil.copy(ROOT / "book/references.bib", book.root / "book")
     shutil.copytree(ROOT / "mhlib/book", book.root / "mhlib/book")
     book.write("mhlib/catalog.py", CATALOG)
+    shutil.copy(ROOT / "mhlib/registry.py", book.root / "mhlib")
     book.write("mhlib/value.py", "VALUE = 7\n")
+    book.write("mhlib/numbers/__init__.py", NUMBERS)
+    book.write("mhlib/numbers/small/seven.py", SEVEN)
     book.chapter(
         "a",
         "import mhlib.value\nfrom mhlib.book import claim",
         "claim(33, 'fewer bytes', 'x 8', f'x {mhlib.value.VALUE}', True)",
         text="(row-33)=\n## One head\n\nSee {cite:p}`vaswani2017attention` at %REPOSITORY%.",
     )
-    book.contents("a", "reference/catalogue", "reference/ledger", "reference/bibliography")
-    shutil.copytree(ROOT / "book/reference", book.root / "book/reference", ignore=lambda *_: ["catalogue.md", "ledger.md"])
+    book.contents("a", *REFERENCE)
+    shutil.copytree(ROOT / "book/reference", book.root / "book/reference", ignore=lambda *_: ["catalogue.md", "ledger.md", "differences.md", "api.md", "api"])
     return book
 
 
@@ -67,6 +93,11 @@ def test_build(small_site):
     assert (book.root / "_build/html/_sources/book/a.ipynb").is_file()
     assert page(book, "reference/ledger").find(id=box["id"])
     assert page(book, "reference/catalogue").find(id="row-33").find("a", href="../a.html#row-33")
+    described = page(book, "reference/api/numbers")
+    assert described.find(id="mhlib.numbers.seven") and described.find(class_="mh-about").find("a", href="../catalogue.html#row-33")
+    assert "Known sevens." in described.find(id="mhlib.numbers.SEVENS").parent.text
+    assert described.find("a", class_="viewcode-link") or described.find(class_="viewcode-link").parent["href"]
+    assert page(book, "reference/catalogue").find(id="row-33").find("a", href="api/numbers.html#mhlib.numbers.seven")
     assert not list((book.root / "book").rglob("*.ipynb"))
 
     # the library changes, the page's source does not
@@ -76,7 +107,7 @@ def test_build(small_site):
     assert "x 77" in page(book, "reference/ledger").text
 
     # a page leaves the contents
-    book.contents("reference/catalogue", "reference/ledger", "reference/bibliography")
+    book.contents(*REFERENCE)
     assert build(book).returncode == 0
     assert not (book.root / "_build/html/book/a.html").exists()
 

@@ -84,5 +84,5 @@ def test_addresses_come_from_the_config(html):
 def test_only_pages_with_a_source_can_be_edited(html):
     for doc in PROJECT.documents():
         edits = [tag["href"] for tag in soup(html / f"{doc}.html").find_all("a", href=True) if f"/edit/{PROJECT.repository.branch}/" in tag["href"]]
-        expected = [] if f"{doc}.md" in generate.PAGES else [f"{PROJECT.repository.url}/edit/{PROJECT.repository.branch}/{doc}.md"]
+        expected = [] if generate.is_generated(doc) else [f"{PROJECT.repository.url}/edit/{PROJECT.repository.branch}/{doc}.md"]
         assert edits == expected

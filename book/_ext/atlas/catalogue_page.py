@@ -1,79 +1,87 @@
-"""The catalogue: every row with its state, computed by `mhlib.catalog.status(project.build)`."""
+"""The catalogue: every row with its state, computed by `mhlib.catalog.status(project.build)`, in a table to search and filter."""
 
 import json
 
-from atlas.html import escape, link, raw, relative, table
+from atlas.api import Api
+from atlas.families import FAMILIES, STATES, known
+from atlas.html import escape, link, raw, relative
+from atlas.ledger_page import DOC as LEDGER
+from atlas.ledger_page import VERDICTS
 from atlas.project import Project
+from atlas.sortable import Column, Filter, Row, sortable
 
 DOC = "book/reference/catalogue"
-FAMILIES = {
-    "core": "Foundations",
-    "kv-sharing": "Sharing keys and values",
-    "latent": "Latent attention",
-    "projection": "Projections",
-    "head-mixing": "Mixing between heads",
-    "head-routing": "Routing to heads",
-    "head-regularisation": "Regularising heads",
-    "score": "Scores and normalisers",
-    "local-multiscale": "Local and multi-scale",
-    "sparse": "Sparse attention",
-    "linear": "Linear attention",
-    "hybrid": "Hybrids",
-    "token-reduction": "Fewer tokens",
-    "pool-global": "Pooling: global",
-    "pool-local": "Pooling: local",
-    "pool-pyramid": "Pooling: pyramids",
-    "pool-attentive": "Pooling: attentive",
-    "pool-statistics": "Pooling: statistics",
-    "pool-mil": "Pooling: multiple instance",
-    "pool-embedding": "Pooling: embeddings",
-    "pool-mixer": "Pooling: mixers",
-    "pool-structure": "Pooling: structures",
-    "multi-output": "Multi-output heads",
-    "moe": "Mixtures of experts",
-    "head-analysis": "Understanding heads",
-    "theory": "Theory",
-    "systems": "Systems",
-    "applications": "Applications",
-}
-STATES = ("works", "in progress", "planned")
 HEAD = """# The catalogue
 
 {total} papers, one row each. A row **works** when its mechanism can be imported from `mhlib` and passes the contract tests, is checked against
 something independent, is explained and run in a chapter, and has at least one claim in the [ledger](ledger.md). The build finds this out
 by itself: at present {works} rows work, {progress} are in progress and {planned} are planned.
 """
+COLUMNS = [
+    Column("Row", "number"), Column("Paper", "text"), Column("Year", "number"), Column("Family", "text"), Column("State", "text"),
+    Column("Here"),
+]  # fmt: skip
 
 
 def page(project: Project) -> str:
     from mhlib import catalog
 
     anchors = json.loads((project.build / "anchors.json").read_text(encoding="utf-8"))
-    return render(catalog.papers(), catalog.status(project.build), anchors)
+    return render(catalog.papers(), catalog.status(project.build), anchors, Api.of(project))
 
 
-def render(papers, status: dict, anchors: dict[str, dict]) -> str:
+def render(papers, status: dict, anchors: dict[str, dict], api: Api) -> str:
     papers = list(papers)
-    if unknown := {paper.family for paper in papers} - set(FAMILIES):
-        raise ValueError(f"no heading for the families {', '.join(sorted(unknown))}: add it to FAMILIES in {__name__}")
+    known({paper.family for paper in papers})
     counts = {state: sum(status[paper.n].state == state for paper in papers) for state in STATES}
     head = HEAD.format(total=len(papers), works=counts["works"], progress=counts["in progress"], planned=counts["planned"])
-    sections = []
-    for family, title in FAMILIES.items():
-        rows = [_row(paper, status[paper.n], anchors.get(str(paper.n))) for paper in papers if paper.family == family]
-        if rows:
-            sections.append(f"## {title}\n\n" + raw(table(title, ["Row", "Paper", "State", "Mechanism"], rows)))
-    return head + "\n" + "\n\n".join(sections) + "\n"
+    rows = [_row(paper, status[paper.n], anchors.get(str(paper.n)), api) for paper in papers]
+    return head + "\n" + raw(sortable("catalogue", "Catalogue", COLUMNS, rows, _filters(papers), "papers")) + "\n"
 
 
-def _row(paper, status, explained: dict | None) -> tuple[str, list[str]]:
+def _filters(papers) -> list[Filter]:
+    families = {paper.family for paper in papers}
+    return [
+        Filter("family", "Family", [(family, title) for family, title in FAMILIES.items() if family in families]),
+        Filter("kind", "Kind", [(kind, kind) for kind in sorted({paper.kind for paper in papers})]),
+        Filter("state", "State", [(state, state) for state in STATES]),
+        Filter("year", "Year", [(str(year), str(year)) for year in sorted({paper.year for paper in papers}, reverse=True)]),
+    ]
+
+
+def _row(paper, status, explained: dict | None, api: Api) -> Row:
     title = link(paper.url, paper.title) if paper.url else escape(paper.title)
     doubt = "" if paper.confidence == "high" else " <em>(title or number not certain)</em>"
+    also = f"<br><small>also {escape(', '.join(FAMILIES[family].lower() for family in paper.also))}</small>" if paper.also else ""
+    cells = [
+        str(paper.n),
+        f"{title}{doubt}<br><small>{escape(paper.mechanism)}</small>",
+        str(paper.year),
+        f"{escape(FAMILIES[paper.family])}<br><small>{escape(paper.kind)}</small>{also}",
+        _state(status),
+        "<br>".join(_here(status, explained, api)),
+    ]
+    data = {"family": paper.family, "kind": paper.kind, "state": status.state, "year": str(paper.year)}
+    families = list(FAMILIES)
+    sort = {1: paper.title, 3: f"{families.index(paper.family):02} {paper.n:03}", 4: str(STATES.index(status.state))}
+    return Row(f"row-{paper.n}", cells, data, sort)
+
+
+def _state(status) -> str:
     state = f'<span class="mh-state" data-state="{escape(status.state)}">{escape(status.state)}</span>'
-    if explained:
-        state += "<br>" + link(f"{relative(explained['doc'], DOC)}#{explained['anchor']}", explained["title"])
     if status.state != "planned":
         state += f"<br><small>tests {escape(status.tests)}</small>"
     if status.state == "in progress":
         state += f"<br><small>{escape('; '.join(status.missing))}</small>"
-    return f"row-{paper.n}", [str(paper.n), f"{title} ({paper.year}){doubt}", state, escape(paper.mechanism)]
+    return state
+
+
+def _here(status, explained: dict | None, api: Api):
+    """Links to the chapter, to the mechanisms in the library and to the claims."""
+    if explained:
+        yield "Chapter: " + link(f"{relative(explained['doc'], DOC)}#{explained['anchor']}", explained["title"])
+    for name in status.mechanisms:
+        yield api.link(name, DOC)
+    for claim in status.claims:
+        verdict = VERDICTS[str(claim["holds"])]
+        yield "Claim: " + link(f"{relative(LEDGER, DOC)}#{claim['anchor']}", verdict)

@@ -1,5 +1,6 @@
 """The Sphinx extension: execute and generate first, then let Sphinx render; so plain `jupyter-book build .` does everything."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -26,8 +27,10 @@ def prepare(app, config) -> None:
 
 
 def fill_in_address(app, docname: str, source: list[str]) -> None:
-    """Pages write %REPOSITORY% where the repository's address belongs; `_config.yml` is the only place that knows it."""
-    source[0] = source[0].replace("%REPOSITORY%", Project(Path(app.srcdir)).repository.url)
+    """Pages write %REPOSITORY%, and %COLAB(page)% for a page's notebook, where addresses belong; `_config.yml` alone knows them."""
+    repository = Project(Path(app.srcdir)).repository
+    text = source[0].replace("%REPOSITORY%", repository.url)
+    source[0] = re.sub(r"%COLAB\((.+?)\)%", lambda found: repository.colab(found[1]), text)
 
 
 def outdated(app, env, added, changed, removed) -> list[str]:
@@ -58,7 +61,7 @@ def buttons(app, pagename, templatename, context, doctree) -> None:
 
 def no_edit_button(app, pagename, templatename, context, doctree) -> None:
     """A generated page has no source in the repository that one could edit."""
-    if f"{pagename}.md" in generate.PAGES:
+    if generate.is_generated(pagename):
         for group in context["header_buttons"]:
             if "buttons" in group:
                 group["buttons"] = [button for button in group["buttons"] if button["label"] != "source-edit-button"]

@@ -1,0 +1,78 @@
+"""The parts of the first page that are made from data: the atlas of all mechanisms, and what is new. `index.md` includes them."""
+
+from atlas import news
+from atlas.api import Api
+from atlas.families import FAMILIES, PART_OF, PARTS, STATES, known
+from atlas.html import escape, raw, relative
+from atlas.project import Project
+
+DOC = "book/index"
+CATALOGUE = "book/reference/catalogue"
+STAGES = ("project", "score", "normalize", "aggregate", "merge")
+#: Hooks stand with the stage beside them.
+STAGE_OF = {"queries": "project", "update": "project", "expand": "project", "select": "score", "bias": "score"}
+SEVERAL, WHOLE = "several", "as a whole"
+
+
+def parts(project: Project) -> dict[str, str]:
+    """Path of each part, below `_build`, and its Markdown."""
+    from mhlib import catalog
+
+    return {
+        "_build/pages/atlas.md": raw(atlas(catalog.papers(), catalog.status(project.build), Api.of(project))) + "\n",
+        "_build/pages/news.md": news.page(project),
+    }
+
+
+def atlas(papers, status: dict, api: Api) -> str:
+    """Families down, stages across; a cell names its mechanisms. What is only planned is counted in the last column."""
+    known({paper.family for paper in papers} | {m.family for m in api.mechanisms.values()})
+    head = "".join(f'<th role="columnheader" scope="col">{title}</th>' for title in ("Family", *STAGES, SEVERAL, WHOLE, "planned"))
+    rows = "\n".join(_row(family, papers, status, api) for family in FAMILIES)
+    legend = "".join(f'<li data-part="{escape(part)}">{escape(part)}</li>' for part in PARTS)
+    states = "".join(f'<li class="mh-state" data-state="{state}">{state}</li>' for state in STATES)
+    return (
+        f'<ul class="mh-legend" aria-label="Colours: parts of the atlas">{legend}</ul><ul class="mh-legend" aria-label="States">{states}</ul>\n'
+        f'<div class="mh-table mh-atlas" tabindex="0" role="group" aria-label="Atlas of mechanisms: stages by families">\n'
+        f'<table role="table"><thead role="rowgroup"><tr role="row">{head}</tr></thead>\n<tbody role="rowgroup">\n{rows}\n</tbody></table>\n</div>'
+    )
+
+
+def _row(family: str, papers, status: dict, api: Api) -> str:
+    columns: dict[str, list[str]] = {column: [] for column in (*STAGES, SEVERAL, WHOLE)}
+    for mechanism in api.mechanisms.values():
+        if mechanism.family == family:
+            columns[column(mechanism.stage)].append(_cell(mechanism, status, api))
+    planned = sum(paper.family == family and status[paper.n].state == "planned" for paper in papers)
+    last = f'<a href="{relative(CATALOGUE, DOC)}#family={family}&amp;state=planned"><span class="mh-state" data-state="planned">{planned} planned</span></a>'
+    cells = "".join(f'<td role="cell" data-label="{name}">{"".join(links)}</td>' for name, links in columns.items())
+    return (
+        f'<tr role="row" data-part="{escape(PART_OF[family])}"><th role="rowheader" scope="row">{escape(FAMILIES[family])}</th>'
+        f'{cells}<td role="cell" data-label="planned">{last if planned else ""}</td></tr>'
+    )
+
+
+def column(stage: str) -> str:
+    """Where a mechanism stands that changes these stages: "project, merge" are several, none is a layer as a whole."""
+    stages = {STAGE_OF.get(name, name) for name in stage.split(", ") if name}
+    if len(stages) == 1:
+        return stages.pop() if stages <= set(STAGES) else WHOLE
+    return SEVERAL if stages else WHOLE
+
+
+def state(mechanism, status: dict) -> str:
+    """Of its rows; one without rows works when something independent checks it."""
+    if not mechanism.papers:
+        return "works" if mechanism.reductions or mechanism.peers else "in progress"
+    return "works" if all(status[n].state == "works" for n in mechanism.papers) else "in progress"
+
+
+def _cell(mechanism, status: dict, api: Api) -> str:
+    explained = next((status[n].anchor for n in mechanism.papers if status[n].anchor), None)
+    if explained:
+        address = f"{relative(explained['doc'], DOC)}#{explained['anchor']}"
+    else:
+        address = api.address(mechanism.name, DOC)
+    name, now = mechanism.name.replace("_", " "), state(mechanism, status)
+    inside = f'<span class="mh-state" data-state="{now}">{escape(name)}</span><span class="mh-hidden">, {now}</span>'
+    return f'<a class="mh-cell" href="{escape(address)}">{inside}</a>' if address else f'<span class="mh-cell">{inside}</span>'

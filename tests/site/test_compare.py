@@ -1,0 +1,44 @@
+"""The comparing pages redraw their numbers for another size, and say in the chart what the table says."""
+
+import json
+
+import pytest
+from bs4 import BeautifulSoup
+
+PAGES = {"book/reference/compare-heads.html": "head-costs", "book/reference/compare-pools.html": "pool-costs"}
+CELLS = "name => [...document.querySelectorAll(`#${name} tbody tr`)].map(row => [...row.cells].slice(1).map(cell => cell.textContent))"
+KEYS = "name => Object.fromEntries([...document.querySelectorAll(`#${name} tbody tr`)].map(row => [row.id, [...row.cells].slice(1).map(cell => Number(cell.dataset.key))]))"
+
+
+@pytest.mark.parametrize("name, table", PAGES.items())
+def test_script_writes_what_the_page_came_with(open_page, html, name, table):
+    came = BeautifulSoup((html / name).read_text(encoding="utf-8"), "html.parser").select(f"#{table} tbody tr")
+    page = open_page(name)
+    assert page.evaluate(CELLS, table) == [[cell.text for cell in row.find_all("td")] for row in came] != []
+
+
+@pytest.mark.parametrize("name, table", PAGES.items())
+def test_another_size_shows_its_own_numbers(open_page, html, name, table):
+    counts = json.loads(BeautifulSoup((html / name).read_text(encoding="utf-8"), "html.parser").find("script", class_="mh-counts").text)
+    page = open_page(name)
+    page.select_option("select[name=size]", index=2)
+    page.select_option("select[name=context]", index=3)
+    assert page.evaluate(KEYS, table) == {row: numbers[2][3] for row, numbers in counts.items()}
+    page.reload()
+    assert page.evaluate(KEYS, table) == {row: numbers[2][3] for row, numbers in counts.items()}, "the address keeps the choice"
+
+
+def test_chart_draws_the_chosen_measure_of_the_rows_that_are_shown(open_page):
+    page = open_page("book/reference/compare-heads.html")
+    page.select_option("select[name=measure]", label="cache bytes")
+    page.fill(".mh-filter input", "latent")
+    said = page.get_attribute(".mh-chart", "aria-label")
+    assert said.startswith("cache bytes, from 0: multi head latent attention") and ";" not in said
+
+
+def test_table_sorts_by_its_numbers(open_page):
+    page = open_page("book/reference/compare-heads.html")
+    page.locator("#head-costs th", has_text="cache bytes").get_by_role("button").click()
+    page.select_option("select[name=context]", index=1)
+    keys = [row[3] for row in page.evaluate(KEYS, "head-costs").values()]
+    assert keys == sorted(keys)
