@@ -235,3 +235,25 @@ def exponent_gradient(x, p):
     exponent = torch.tensor(p, dtype=x.dtype, requires_grad=True)
     y = ((exponent * x.log()).logsumexp(0) - math.log(len(x))) / exponent
     return torch.autograd.grad(y.exp(), exponent)[0]
+
+
+def weighted_statistics(x, logits):
+    w = (logits - logits.logsumexp(0)).exp()[:, None]
+    mean = (w * x).sum(0)
+    return torch.cat([mean, ((w * (x - mean) ** 2).sum(0)) ** 0.5])
+
+
+def share_between(x, length):
+    inside = torch.stack([piece.var(correction=0) for piece in x.split(length)]).mean()
+    return 1 - inside / ((x - x.mean()) ** 2).mean()
+
+
+def attentive_pair(x, other, form):
+    table = torch.tensor([[torch.tanh(a @ form @ b) for b in other] for a in x], dtype=x.dtype)
+    best, best_other = table.max(1).values.exp(), table.max(0).values.exp()
+    return einsum("n,nd->d", best / best.sum(), x), einsum("m,md->d", best_other / best_other.sum(), other)
+
+
+def largest_weight(b, tokens):
+    logits = torch.tensor([b] + [-b] * (tokens - 1), dtype=torch.float64)
+    return logits.softmax(0)[0].item()
