@@ -58,7 +58,9 @@ BACKWARD = Table(
         ("any", 32, 256, 16): Launch({"BLOCK_N": 16}, 8, 1),
     },
 )  # fmt: skip
-MERGE = Table("attention_pool merge", ("width",), {("any", 256): Launch({"BLOCK_P": 16}, 2, 1)})
+MERGE = Table(
+    "attention_pool merge", ("width",), {("interpreter", 256): Launch({"BLOCK_P": 2}), ("any", 256): Launch({"BLOCK_P": 16}, 2, 1)}
+)
 
 # ---- the kernels -----------------------------------------------------------------------------------------------------------------
 # ``rows`` are the queries of all heads of a group, one after the other: row 0 of key head h is row h * rows of ``q`` and ``out``.

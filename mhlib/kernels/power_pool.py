@@ -46,7 +46,7 @@ FORWARD = Table(
 )  # fmt: skip
 MERGE = Table(
     "power_pool merge", (),
-    {("interpreter",): Launch({"BLOCK_P": 4, "BLOCK_C": 16}), ("any",): Launch({"BLOCK_P": 16, "BLOCK_C": 64}, 4, 1)},
+    {("interpreter",): Launch({"BLOCK_P": 2, "BLOCK_C": 16}), ("any",): Launch({"BLOCK_P": 16, "BLOCK_C": 64}, 4, 1)},
 )  # fmt: skip
 BACKWARD = Table(
     "power_pool backward", ("bits",),
