@@ -12,7 +12,6 @@ Source: Dao, "FlashAttention-2", arXiv 2307.08691; ragged batches: Zhai et al., 
 """
 
 from collections.abc import Iterator
-from math import log
 from typing import Any, Optional
 
 import torch
@@ -24,13 +23,11 @@ from torch import Tensor
 from mhlib.functional.request import Support, window_sides
 from mhlib.kernels.aot import Case
 from mhlib.kernels.launch import Counts, Launch, Table, launch
+from mhlib.kernels.online import LN2, LOG2E, block_counts, block_start, kept_keys, key_range, logits_of, sees_of, softmax_step
 from mhlib.kernels.targets import TARGETS, available, device_class, interpreting
-from mhlib.kernels.tiles import load_rows, padded, row_base, row_tile, row_tiles, store_rows
+from mhlib.kernels.tiles import columns_together, load_rows, padded, row_base, row_tile, row_tiles, store_rows, tokens_first
 
 __all__ = ["flash_attention"]
-
-LOG2E = tl.constexpr(1 / log(2))
-LN2 = tl.constexpr(log(2))
 
 # ---- launch tables: (device class, bits, width of keys, width of values) -----------------------------------------------------------
 
@@ -39,81 +36,6 @@ FORWARD = Table("flash_attention forward", ("bits", "width", "value_width"), {("
 QUERIES = Table("flash_attention backward of queries", ("bits", "width", "value_width"), {("interpreter", 64, 256, 256): TINY})
 KEYS = Table("flash_attention backward of keys", ("bits", "width", "value_width"), {("interpreter", 64, 256, 256): TINY})
 DELTA = Table("flash_attention row products", ("bits", "value_width"), {("any", 64, 256): Launch({"BLOCK_M": 32}, stages=1)})
-
-# ---- what a query sees -----------------------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def _key_range(start, keys, offset, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Keys [first, last) that queries [start, start + ROWS) see; all of them see all of the keys in [full, rest).
-
-    Query i stands at key i + offset. ``first``, ``full`` and ``rest`` are multiples of BLOCK.
-    """
-    first = 0
-    full = 0
-    last = keys
-    rest = keys // BLOCK * BLOCK
-    if LEFT:
-        first = tl.maximum(start + offset - left, 0) // BLOCK * BLOCK
-        full = tl.cdiv(tl.maximum(start + ROWS - 1 + offset - left, 0), BLOCK) * BLOCK
-    if RIGHT:
-        last = tl.minimum(keys, start + ROWS + offset + right)
-        rest = tl.minimum(rest, tl.maximum(start + offset + right + 1, 0) // BLOCK * BLOCK)
-    return first, full, tl.maximum(rest, full), last
-
-
-@triton.jit
-def _blocks(first, full, rest, last, BLOCK: tl.constexpr):
-    """How many blocks: cut by the left edge, seen whole, cut by either edge or the end."""
-    left = tl.cdiv(tl.maximum(tl.minimum(full, last) - first, 0), BLOCK)
-    right = tl.cdiv(tl.maximum(last - rest, 0), BLOCK)
-    return left, tl.cdiv(tl.maximum(tl.minimum(rest, last) - full, 0), BLOCK), left + right
-
-
-@triton.jit
-def _block(i, first, full, rest, left_edge, EDGE: tl.constexpr, LEFT: tl.constexpr, BLOCK: tl.constexpr):
-    """Where the i-th block of a loop begins."""
-    at = full + i * BLOCK
-    if EDGE:
-        at = rest + i * BLOCK
-        if LEFT:
-            at = tl.where(i < left_edge, first + i * BLOCK, rest + (i - left_edge) * BLOCK)
-    return at
-
-
-@triton.jit
-def _sees(query, key, offset, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
-    """Whether queries see keys: two index tensors that broadcast, one of them with its bounds in it."""
-    sees = (query >= 0) & (key >= 0)
-    if LEFT:
-        sees = sees & (key >= query + offset - left)
-    if RIGHT:
-        sees = sees & (key <= query + offset + right)
-    return sees
-
-
-@triton.jit
-def _kept(key_mask, key, keys, KEY_MASK: tl.constexpr):
-    """Which keys are there, and real."""
-    keep = key < keys
-    if KEY_MASK:
-        keep = keep & (tl.load(key_mask + key, mask=keep, other=0) != 0)
-    return keep
-
-
-@triton.jit
-def _logits(product, distance, slope, factor, softcap, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr):
-    """Products of queries and keys to logits in base 2, and the soft-cap's derivative."""
-    logits = product * factor
-    slant = 1.0
-    if SOFTCAP:
-        bent = 1.0 - 2.0 / (1.0 + tl.exp2(logits))  # tanh: ``factor`` has 2 log2(e) / softcap in it
-        logits = bent * softcap
-        slant = 1.0 - bent * bent
-    if ALIBI:
-        logits -= slope * tl.abs(distance)
-    return logits, slant
-
 
 # ---- the kernels -----------------------------------------------------------------------------------------------------------------
 # Every loop over blocks comes twice: over the blocks that are seen whole and need no comparison, then over those that an edge of the
@@ -160,32 +82,26 @@ def _forward(
         norm += 1.0
     total = tl.zeros([BLOCK_M, BLOCK_DV], ACC)
 
-    first, full, rest, last = _key_range(start, keys, offset, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
+    first, full, rest, last = key_range(start, keys, offset, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
     if KEY_MASK:
         last = tl.minimum(last, tl.load(key_stop + sequence))
-    left_edge, blocks, edges = _blocks(first, full, rest, last, BLOCK_N)
+    left_edge, blocks, edges = block_counts(first, full, rest, last, BLOCK_N)
     for EDGE in tl.static_range(2):
         for block in range(edges if EDGE else blocks):
-            at = _block(block, first, full, rest, left_edge, EDGE, LEFT, BLOCK_N)
+            at = block_start(block, first, full, rest, left_edge, EDGE, LEFT, BLOCK_N)
             key = at + tl.arange(0, BLOCK_N)
-            keep = _kept(key_mask, key, keys, KEY_MASK)
+            keep = kept_keys(key_mask, key, keys, KEY_MASK)
             k_tile = load_rows(k, at, k_strides[2], keep, BLOCK_N, D, BLOCK_D, EDGE or KEY_MASK)
             product = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACC)
             distance = query[:, None] + offset - key[None, :]
-            logits, _ = _logits(product, distance, slope, factor, softcap, SOFTCAP, ALIBI)
+            logits, _ = logits_of(product, distance, slope, factor, softcap, SOFTCAP, ALIBI)
             if EDGE:
-                sees = keep[None, :] & _sees(query[:, None], key[None, :], offset, left, right, LEFT, RIGHT)
+                sees = keep[None, :] & sees_of(query[:, None], key[None, :], offset, left, right, LEFT, RIGHT)
                 logits = tl.where(sees, logits, float("-inf"))
             elif KEY_MASK:
                 logits = tl.where(keep[None, :], logits, float("-inf"))
-            higher = tl.maximum(top, tl.max(logits, 1))
-            shift = tl.where(higher == float("-inf"), 0.0, higher)  # no key so far: -inf - -inf would be NaN
-            weights = tl.exp2(logits - shift[:, None])
-            decay = tl.exp2(top - shift)
             v_tile = load_rows(v, at, v_strides[2], keep, BLOCK_N, DV, BLOCK_DV, EDGE or KEY_MASK)
-            norm = norm * decay + tl.sum(weights, 1)
-            total = tl.dot(weights.to(v_tile.dtype), v_tile, total * decay[:, None], input_precision=PRECISION, out_dtype=ACC)
-            top = higher
+            top, norm, total = softmax_step(logits, v_tile, top, norm, total, ACC, PRECISION)
 
     norm = tl.where(norm == 0.0, 1.0, norm)  # a row without keys: zeros, and -inf
     out = row_base(out, sequence, head, first_query, out_strides)
@@ -254,25 +170,25 @@ def _backward_of_queries(
         slope = tl.load(slopes + head).to(ACC) * LOG2E
     total = tl.zeros([BLOCK_M, BLOCK_D], ACC)
 
-    first, full, rest, last = _key_range(start, keys, offset, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
+    first, full, rest, last = key_range(start, keys, offset, left, right, LEFT, RIGHT, BLOCK_M, BLOCK_N)
     if KEY_MASK:
         last = tl.minimum(last, tl.load(key_stop + sequence))
-    left_edge, blocks, edges = _blocks(first, full, rest, last, BLOCK_N)
+    left_edge, blocks, edges = block_counts(first, full, rest, last, BLOCK_N)
     for EDGE in tl.static_range(2):
         for block in range(edges if EDGE else blocks):
-            at = _block(block, first, full, rest, left_edge, EDGE, LEFT, BLOCK_N)
+            at = block_start(block, first, full, rest, left_edge, EDGE, LEFT, BLOCK_N)
             key = at + tl.arange(0, BLOCK_N)
-            keep = _kept(key_mask, key, keys, KEY_MASK)
+            keep = kept_keys(key_mask, key, keys, KEY_MASK)
             k_tile = load_rows(k, at, k_strides[2], keep, BLOCK_N, D, BLOCK_D, EDGE or KEY_MASK)
             v_tile = load_rows(v, at, v_strides[2], keep, BLOCK_N, DV, BLOCK_DV, EDGE or KEY_MASK)
             product = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACC)
             distance = query[:, None] + offset - key[None, :]
-            logits, slant = _logits(product, distance, slope, factor, softcap, SOFTCAP, ALIBI)
+            logits, slant = logits_of(product, distance, slope, factor, softcap, SOFTCAP, ALIBI)
             weights = tl.exp2(logits - log_norm[:, None])
             d_weights = tl.dot(d_out_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACC)
             d_logits = weights * (d_weights - taken[:, None]) * slant
             if EDGE:
-                sees = keep[None, :] & _sees(query[:, None], key[None, :], offset, left, right, LEFT, RIGHT)
+                sees = keep[None, :] & sees_of(query[:, None], key[None, :], offset, left, right, LEFT, RIGHT)
                 d_logits = tl.where(sees, d_logits, 0.0)
             elif KEY_MASK:
                 d_logits = tl.where(keep[None, :], d_logits, 0.0)
@@ -307,17 +223,17 @@ def _backward_of_keys(
     v = row_base(v, sequence, kv_head, first_key, v_strides)
 
     key = start + tl.arange(0, BLOCK_N)
-    keep = _kept(key_mask, key, keys, KEY_MASK)
+    keep = kept_keys(key_mask, key, keys, KEY_MASK)
     k_tile = load_rows(k, start, k_strides[2], keep, BLOCK_N, D, BLOCK_D, True)
     v_tile = load_rows(v, start, v_strides[2], keep, BLOCK_N, DV, BLOCK_DV, True)
     d_k_total = tl.zeros([BLOCK_N, BLOCK_D], ACC)
     d_v_total = tl.zeros([BLOCK_N, BLOCK_DV], ACC)
 
     # Key j is seen by queries from j - right on and up to j + left: left and right change places.
-    first, full, rest, last = _key_range(start, queries, -offset, right, left, RIGHT, LEFT, BLOCK_N, BLOCK_M)
+    first, full, rest, last = key_range(start, queries, -offset, right, left, RIGHT, LEFT, BLOCK_N, BLOCK_M)
     if KEY_MASK:
         last = tl.where(start < tl.load(key_stop + sequence), last, 0)
-    left_edge, blocks, edges = _blocks(first, full, rest, last, BLOCK_M)
+    left_edge, blocks, edges = block_counts(first, full, rest, last, BLOCK_M)
     for head in range(kv_head * group, kv_head * group + group):
         q_head = row_base(q, sequence, head, first_query, q_strides)
         d_out_head = row_base(d_out, sequence, head, first_query, d_out_strides)
@@ -328,7 +244,7 @@ def _backward_of_keys(
             slope = tl.load(slopes + head).to(ACC) * LOG2E
         for EDGE in tl.static_range(2):
             for block in range(edges if EDGE else blocks):
-                at = _block(block, first, full, rest, left_edge, EDGE, RIGHT, BLOCK_M)
+                at = block_start(block, first, full, rest, left_edge, EDGE, RIGHT, BLOCK_M)
                 query = at + tl.arange(0, BLOCK_M)
                 inside = query < queries
                 q_tile = load_rows(q_head, at, q_strides[2], inside, BLOCK_M, D, BLOCK_D, EDGE)
@@ -337,12 +253,12 @@ def _backward_of_keys(
                 taken = tl.load(delta_head + query, mask=inside, other=0.0)
                 product = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION, out_dtype=ACC)
                 distance = query[None, :] + offset - key[:, None]
-                logits, slant = _logits(product, distance, slope, factor, softcap, SOFTCAP, ALIBI)
+                logits, slant = logits_of(product, distance, slope, factor, softcap, SOFTCAP, ALIBI)
                 weights = tl.exp2(logits - log_norm[None, :])
                 d_weights = tl.dot(v_tile, tl.trans(d_out_tile), input_precision=PRECISION, out_dtype=ACC)
                 d_logits = weights * (d_weights - taken[None, :]) * slant
                 if EDGE:
-                    sees = inside[None, :] & _sees(query[None, :], key[:, None], offset, left, right, LEFT, RIGHT)
+                    sees = inside[None, :] & sees_of(query[None, :], key[:, None], offset, left, right, LEFT, RIGHT)
                     weights = tl.where(sees, weights, 0.0)
                     d_logits = tl.where(sees, d_logits, 0.0)
                 d_v_total = tl.dot(weights.to(d_out_tile.dtype), d_out_tile, d_v_total, input_precision=PRECISION, out_dtype=ACC)
@@ -394,16 +310,6 @@ def _sizes(arguments: dict[str, Any]) -> tuple[int, int, int]:
     return arguments["q"].dtype.itemsize * 8, arguments["BLOCK_D"], arguments["BLOCK_DV"]
 
 
-def _tokens_first(x: Tensor, heads: int, tokens: int, width: int) -> Tensor:
-    """An empty (batch, heads, tokens, width) whose heads lie side by side, so that merging them copies nothing."""
-    return x.new_empty(x.shape[0], tokens, heads, width).transpose(1, 2)
-
-
-def _unit(x: Tensor) -> Tensor:
-    """With columns side by side, as the kernels read them."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
 # ---- operators -------------------------------------------------------------------------------------------------------------------
 
 
@@ -412,7 +318,7 @@ def _attend(
     q: Tensor, k: Tensor, v: Tensor, sink: Optional[Tensor], slopes: Optional[Tensor], q_offsets: Optional[Tensor],
     k_offsets: Optional[Tensor], key_mask: Optional[Tensor], scale: float, softcap: float, left: int, right: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    q, k, v = _unit(q), _unit(k), _unit(v)
+    q, k, v = columns_together(q), columns_together(k), columns_together(v)
     out, lse = _outputs(q, v)
     device = device_class(q.device)
     shared = _arguments(q, k, v, slopes, q_offsets, k_offsets, key_mask, scale, softcap, left, right, device)
@@ -429,7 +335,7 @@ def _(q, k, v, sink, slopes, q_offsets, k_offsets, key_mask, scale, softcap, lef
 
 def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     lse = q.new_empty(q.shape[:-1], dtype=torch.promote_types(q.dtype, torch.float32))
-    return _tokens_first(q, q.shape[1], q.shape[2], v.shape[3]), lse
+    return tokens_first(q, q.shape[1], q.shape[2], v.shape[3]), lse
 
 
 def _forward_launch(shared: dict[str, Any], out: Tensor, lse: Tensor, sink: Tensor | None, device: str):
@@ -446,7 +352,7 @@ def _attend_backward(
     slopes: Optional[Tensor], q_offsets: Optional[Tensor], k_offsets: Optional[Tensor], key_mask: Optional[Tensor],
     scale: float, softcap: float, left: int, right: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    q, k, v, out, d_out, d_lse = _unit(q), _unit(k), _unit(v), _unit(out), _unit(d_out), d_lse.contiguous()
+    q, k, v, out, d_out, d_lse = columns_together(q), columns_together(k), columns_together(v), columns_together(out), columns_together(d_out), d_lse.contiguous()
     device = device_class(q.device)
     shared = _arguments(q, k, v, slopes, q_offsets, k_offsets, key_mask, scale, softcap, left, right, device)
     delta, (d_q, d_k, d_v, d_sink) = torch.empty_like(lse), _gradients(q, k, v, sink)
@@ -469,7 +375,7 @@ def _(d_out, d_lse, q, k, v, out, lse, sink, slopes, q_offsets, k_offsets, key_m
 
 
 def _gradients(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    d_q, d_k, d_v = (_tokens_first(x, *x.shape[1:]) for x in (q, k, v))
+    d_q, d_k, d_v = (tokens_first(x, *x.shape[1:]) for x in (q, k, v))
     return d_q, d_k, d_v, q.new_empty(0) if sink is None else torch.empty_like(sink)
 
 
@@ -565,7 +471,8 @@ def flash_attention(
     Source: Dao, "FlashAttention-2", arXiv 2307.08691; Zhai et al., "ByteTransformer", arXiv 2210.03052 (row 280).
     """
     ragged = cu_seqlens is not None
-    _check(q, k, v, ragged, key_mask, cu_seqlens, cu_seqlens_k, sink, alibi_slopes)
+    check_shapes(q, k, v, ragged=ragged, key_mask=key_mask, sink=sink, alibi_slopes=alibi_slopes)
+    _check_ragged(q, k, key_mask, cu_seqlens, cu_seqlens_k)
     if softcap is not None and softcap <= 0:
         raise ValueError(f"softcap must be positive, got {softcap}")
     support = supports(q, k, v)
@@ -587,10 +494,12 @@ def flash_attention(
     return (out, lse) if return_lse else out
 
 
-def _check(q, k, v, ragged, key_mask, cu_seqlens, cu_seqlens_k, sink, alibi_slopes) -> None:
+def check_shapes(
+    q: Tensor, k: Tensor, v: Tensor, *, ragged: bool = False, key_mask: Tensor | None, sink: Tensor | None, alibi_slopes: Tensor | None
+) -> None:
+    """Raise a ValueError that names the shapes unless they fit together."""
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
-    axes = 3 if ragged else 4
-    if not (q.ndim == k.ndim == v.ndim == axes):
+    if not (q.ndim == k.ndim == v.ndim == (3 if ragged else 4)):
         wanted = "(heads, tokens, width) with cu_seqlens" if ragged else "(batch, heads, tokens, width) without cu_seqlens"
         raise ValueError(f"q, k and v must be {wanted}, got {shapes}")
     if q.shape[-1] != k.shape[-1] or k.shape[:-1] != v.shape[:-1] or q.shape[:-3] != k.shape[:-3]:
@@ -601,31 +510,44 @@ def _check(q, k, v, ragged, key_mask, cu_seqlens, cu_seqlens_k, sink, alibi_slop
     for name, per_head in (("sink", sink), ("alibi_slopes", alibi_slopes)):
         if per_head is not None and per_head.shape != (heads,):
             raise ValueError(f"{name} must be (heads,) = ({heads},), got {tuple(per_head.shape)}")
-    if key_mask is not None:
-        if ragged:
-            raise ValueError("ragged input has no padding to mask: leave key_mask out")
-        if key_mask.dtype != torch.bool or key_mask.shape != (k.shape[0], k.shape[2]):
-            wanted = (k.shape[0], k.shape[2])
+    if key_mask is not None and not ragged:
+        wanted = (k.shape[0], k.shape[2])
+        if key_mask.dtype != torch.bool or key_mask.shape != wanted:
             raise ValueError(f"key_mask must be boolean (batch, keys) = {wanted}, got {key_mask.dtype} {tuple(key_mask.shape)}")
+
+
+def _check_ragged(q: Tensor, k: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor | None, cu_seqlens_k: Tensor | None) -> None:
     if cu_seqlens_k is not None and (cu_seqlens is None or cu_seqlens_k.shape != cu_seqlens.shape):
         raise ValueError("cu_seqlens_k needs cu_seqlens with as many sequences")
-    if ragged and cu_seqlens_k is None and q.shape[1] != k.shape[1]:
+    if cu_seqlens is None:
+        return
+    if key_mask is not None:
+        raise ValueError("ragged input has no padding to mask: leave key_mask out")
+    if cu_seqlens_k is None and q.shape[1] != k.shape[1]:
+        shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}"
         raise ValueError(f"queries and keys differ in number, so cu_seqlens_k is needed, got {shapes}")
 
 
 def supports(q: Tensor, k: Tensor, v: Tensor) -> Support:
     """Whether the kernels can run on these tensors, and if not, why."""
-    if not (q.dtype == k.dtype == v.dtype):
-        return Support(False, f"q, k and v must share one dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
     if max(q.shape[-1], v.shape[-1]) > WIDEST:
         return Support(False, f"heads are at most {WIDEST} wide, got {q.shape[-1]} and {v.shape[-1]}")
-    able = available(q.device)
+    return check_device(q, k, v)
+
+
+def check_device(*tensors: Tensor) -> Support:
+    """Whether kernels can run where these tensors are, with their dtype."""
+    dtype = tensors[0].dtype
+    if any(x.dtype != dtype for x in tensors):
+        found = ", ".join(str(x.dtype) for x in tensors)
+        return Support(False, f"queries, keys and values must share one dtype, got {found}")
+    able = available(tensors[0].device)
     if not able:
         return able
     dtypes = (torch.float16, torch.float32, torch.float64 if interpreting() else torch.bfloat16)
-    if q.dtype not in dtypes:
+    if dtype not in dtypes:
         where = "the interpreter" if interpreting() else "a device"
-        return Support(False, f"on {where} they take {', '.join(str(d).removeprefix('torch.') for d in dtypes)}, got {q.dtype}")
+        return Support(False, f"on {where} they take {', '.join(str(d).removeprefix('torch.') for d in dtypes)}, got {dtype}")
     return Support(True)
 
 

@@ -2,6 +2,7 @@
 
 import triton
 import triton.language as tl
+from torch import Tensor
 
 
 def padded(width: int) -> int:
@@ -15,6 +16,16 @@ def row_tiles(rows: int, batch: int, block: int, ragged: bool) -> int:
     Ragged, it is a bound that does not depend on the lengths, so the host need not know them; what is too much ends at once.
     """
     return rows // block + batch if ragged else triton.cdiv(rows, block) * batch
+
+
+def tokens_first(x: Tensor, heads: int, tokens: int, width: int) -> Tensor:
+    """An empty (batch, heads, tokens, width) whose heads lie side by side, so that merging them copies nothing."""
+    return x.new_empty(x.shape[0], tokens, heads, width).transpose(1, 2)
+
+
+def columns_together(x: Tensor) -> Tensor:
+    """With columns side by side, as the kernels read them."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 @triton.jit

@@ -14,6 +14,9 @@ from mhlib.functional.request import Request, Support
 from mhlib.kernels.targets import available
 
 
+FEW = 16  #: queries up to which a call counts as decoding: too few rows to fill a tile of flash attention
+
+
 class _Mask(NamedTuple):
     """What the kernels know of masks: a reach to either side, and keys that nobody sees."""
 
@@ -42,12 +45,13 @@ def supports(request: Request) -> Support:
 
 
 def run(request: Request) -> Tensor:
-    from mhlib.kernels import flash_attention
+    from mhlib.kernels import decode_attention, flash_attention
 
     left, right, keys = _mask(request)
-    return flash_attention(
-        request.q, request.k, request.v, scale=request.scale, window=(left, right), sink=_sink(request), key_mask=keys
-    )
+    sink = _sink(request)
+    learned = request.needs_grad() or torch.is_grad_enabled() and sink is not None and sink.requires_grad
+    kernel = decode_attention if request.q.shape[-2] <= FEW and not learned else flash_attention
+    return kernel(request.q, request.k, request.v, scale=request.scale, window=(left, right), sink=sink, key_mask=keys)
 
 
 def _sink(request: Request) -> Tensor | None:

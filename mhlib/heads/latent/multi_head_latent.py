@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mhlib.cost import latent as latent_cost
 from mhlib.cost.model import StageCost
+from mhlib.functional.latent import latent_attention
 from mhlib.functional.positions import Rotary
 from mhlib.heads.base import MultiHeadAttention, split_heads
 from mhlib.heads.call import Call
@@ -158,6 +159,13 @@ class MultiHeadLatentAttention(MultiHeadAttention):
         up = split_heads(self.kv_b_proj(latent.squeeze(1)), self.num_kv_heads)
         k, v = up.split([self.head_dim, self.v_head_dim], -1)
         return torch.cat([k, k_rope.expand(-1, self.num_kv_heads, -1, -1)], -1), v
+
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Call) -> Tensor:
+        if not self.absorbed(call) or k.shape[1] > 1:
+            return super().fused(q, k, v, mask, call)
+        dropout = self.dropout if self.training else 0.0
+        options = dict(scale=self.scale, mask=mask, bias=self.bias(q, k, call), causal=call.causal, dropout=dropout)
+        return latent_attention(q, k, self.kv_rank, backend=self.backend, **options)
 
     def merge(self, heads: Tensor, call: Call) -> Tensor:
         if self.absorbed(call):

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels.common import DEVICE, ON_GPU
 
-from mhlib import attention, masks
+from mhlib import attention, kernels, masks
 from mhlib.functional.attention import _choose
 from mhlib.functional.normalizers import sink_softmax, softmax
 from mhlib.functional.request import Request
-from mhlib.heads import MultiHeadAttention
+from mhlib.heads import MultiHeadAttention, MultiHeadLatentAttention
 
 
 def make(*shape, grad=True):
@@ -33,7 +33,7 @@ MASKS = {
 }
 
 
-@settings(max_examples=16, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     mask=st.sampled_from(sorted(MASKS)),
     queries=st.integers(1, 20),
@@ -97,11 +97,20 @@ def test_a_layer_reaches_it(options):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
-def test_decoding_step_by_step_is_one_pass():
+@pytest.mark.parametrize("kernel", ["decode_attention", "latent_decode"])
+def test_decoding_step_by_step_is_one_pass(kernel, monkeypatch):
     torch.manual_seed(1)
-    layer = MultiHeadAttention(32, 4, num_kv_heads=2, backend="triton").to(DEVICE)
+    if kernel == "latent_decode":
+        layer = MultiHeadLatentAttention(32, 4, kv_rank=24, rope_dim=4, execution="absorbed", backend="triton").to(DEVICE)
+    else:
+        layer = MultiHeadAttention(32, 4, num_kv_heads=2, backend="triton").to(DEVICE)
     x = make(2, 9, 32, grad=False)
     with torch.no_grad():
+        layer.backend = "reference"
         whole, cache = layer(x, causal=True), layer.init_cache(2, 9)
+        layer.backend, calls = "triton", []
+        kept = getattr(kernels, kernel)
+        monkeypatch.setattr(kernels, kernel, lambda *args, **options: calls.append(kernel) or kept(*args, **options))
         steps = [layer(x[:, part], causal=True, cache=cache) for part in (slice(0, 5), slice(5, 6), slice(6, 9))]
     torch.testing.assert_close(torch.cat(steps, 1), whole, atol=2e-5, rtol=1e-4)
+    assert len(calls) == 3

@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernels.attention import reference
 from kernels.common import DEVICE, DTYPES, ON_GPU, TOLERANCE, close, pairwise
 
 from mhlib import attention
 from mhlib.functional.normalizers import sink_softmax
-from mhlib.functional.request import window_sides
 from mhlib.kernels import flash_attention
 
 GENERATOR = torch.Generator()
@@ -27,30 +27,6 @@ def tensors(batch=2, heads=4, kv_heads=2, queries=37, keys=45, dim=24, width=24,
         make(batch, kv_heads, keys, dim, dtype=dtype),
         make(batch, kv_heads, keys, width, dtype=dtype),
     )
-
-
-def reference(q, k, v, *, scale=None, causal=False, window=None, softcap=None, sink=None, alibi_slopes=None, key_mask=None):
-    """Output and log-sum-exp by the formula, independent of the kernel: the table of logits in float64."""
-    group, offset = q.shape[1] // k.shape[1], k.shape[2] - q.shape[2]
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    logits = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
-    if softcap is not None:
-        logits = softcap * torch.tanh(logits / softcap)
-    distance = torch.arange(q.shape[2], device=q.device)[:, None] + offset - torch.arange(k.shape[2], device=q.device)
-    if alibi_slopes is not None:
-        logits = logits - alibi_slopes.view(-1, 1, 1) * distance.abs()
-    left, right = window_sides(window, causal)
-    sees = torch.ones_like(distance, dtype=torch.bool)
-    sees = sees if left is None else sees & (distance <= left)
-    sees = sees if right is None and not causal else sees & (-distance <= (0 if causal else right))
-    sees = sees if key_mask is None else sees & key_mask[:, None, None]
-    logits = logits.masked_fill(~sees, float("-inf"))
-    if sink is not None:
-        logits = torch.cat([logits, sink.view(-1, 1, 1).expand(*logits.shape[:3], 1)], -1)
-    nothing = (logits == float("-inf")).all(-1, keepdim=True)
-    weights = torch.where(nothing, 0.0, logits.masked_fill(nothing, 0.0).softmax(-1))
-    lse = torch.where(nothing, float("-inf"), logits.masked_fill(nothing, 0.0).logsumexp(-1, keepdim=True))[..., 0]
-    return (weights if sink is None else weights[..., :-1]) @ v, lse
 
 
 def agree(q, k, v, dtype, run=flash_attention, want=reference, **options):
@@ -365,7 +341,7 @@ def test_compiles_without_a_break():
         (dict(key_mask=torch.ones(2, 45)), r"key_mask must be boolean \(batch, keys\) = \(2, 45\), got torch.float32 \(2, 45\)"),
         (dict(cu_seqlens=torch.tensor([0, 2])), r"must be \(heads, tokens, width\) with cu_seqlens"),
         (dict(cu_seqlens_k=torch.tensor([0, 2])), "cu_seqlens_k needs cu_seqlens"),
-        (dict(q=lambda q: q.half()), "share one dtype"),
+        (dict(q=lambda q: q.half()), "must share one dtype, got torch.float16, torch.float32, torch.float32"),
         (dict(window=(-1, 2)), "window must be"),
         (dict(softcap=-1.0), "softcap must be positive, got -1.0"),
     ],
