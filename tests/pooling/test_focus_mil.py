@@ -17,6 +17,7 @@ def pool():
     return FocusMIL(5, hidden=16, code=3).double()
 
 
+@pytest.mark.peer("focus_mil", "torch")
 def test_divergence_is_that_of_torch_distributions():
     focus, x = pool(), bags()
     keep = torch.rand(3, 7) > 0.4

@@ -64,7 +64,10 @@ def _attention_of_probabilities():
     papers=(93,),
     properties=_PROMISES,
     example=lambda: MeanInstancePool(5, 2),
-    reductions=(Reduction("the mean of the probabilities, literally", _literally(lambda: MeanInstancePool(5, 2), lambda p: p.mean(1))),),
+    reductions=(
+        Reduction("the mean of the probabilities, literally", _literally(lambda: MeanInstancePool(5, 2), lambda p: p.mean(1))),
+    ),
+    peers=("torch_geometric",),
 )
 class MeanInstancePool(InstancePool):
     r"""Average pooling of probabilities: :math:`y = \frac1N \sum_n p_n`, so that :math:`\partial y / \partial p_n = 1 / N`.
@@ -154,6 +157,7 @@ class ExponentialSoftmaxPool(InstancePool):
         Reduction("attention maps of zeros: average pooling", _attention_without_scores),
         Reduction("one class: attention with the map as query and probabilities as values", _attention_of_probabilities),
     ),
+    peers=("torch_geometric",),
 )
 class AttentionInstancePool(InstancePool):
     r"""Attention pooling of probabilities: log-weights :math:`u \cdot x_n` from a linear map of their own, per class.
@@ -178,7 +182,10 @@ class AttentionInstancePool(InstancePool):
     papers=(93,),
     properties=_PROMISES,
     example=lambda: MaxInstancePool(5, 2),
-    reductions=(Reduction("the largest probability, literally", _literally(lambda: MaxInstancePool(5, 2), lambda p: p.amax(1))),),
+    reductions=(
+        Reduction("the largest probability, literally", _literally(lambda: MaxInstancePool(5, 2), lambda p: p.amax(1))),
+    ),
+    peers=("torch_geometric",),
 )
 class MaxInstancePool(InstancePool):
     r"""Max pooling of probabilities: :math:`y = \max_n p_n`; one instance of each bag and class gets the whole gradient.

@@ -41,6 +41,7 @@ def _one_instance():
         Reduction("no noise: the largest score of the instances, also in training", _without_noise),
         Reduction("bags of one instance: the largest of their logits", _one_instance),
     ),
+    peers=("torch",),
 )
 class FocusMIL(StreamingPool):
     r"""Max pooling behind a variational information bottleneck for each instance:

@@ -61,11 +61,12 @@ class ScorePool(StreamingPool):
     def pool(self, x: Tensor, key_mask: Tensor | None, call: PoolCall) -> Tensor:
         log_w, values = self._look(x, key_mask)
         scores = self.scores(log_w, values)
-        call.aux["instances"] = scores if key_mask is None else torch.where(key_mask, scores, 0.0)
+        call.aux["instances"] = (scores if key_mask is None else torch.where(key_mask, scores, 0.0)).to(x.dtype)
         if call.return_weights:
             masked = log_w if key_mask is None else torch.where(key_mask, log_w, torch.finfo(log_w.dtype).min)
-            call.weights = (masked.softmax(1) if key_mask is None else masked.softmax(1) * key_mask)[:, None]
-        return self.finish(self._fold(self.start(len(x), x), log_w, values, key_mask))
+            shares = masked.softmax(1) if key_mask is None else masked.softmax(1) * key_mask
+            call.weights = shares[:, None].to(x.dtype)
+        return self.finish(self._fold(self.start(len(x), log_w), log_w, values, key_mask)).to(x.dtype)
 
     def start(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
         zeros = like.new_zeros(batch, 1)
@@ -79,7 +80,10 @@ class ScorePool(StreamingPool):
         return torch.where(some, self.outer(self._mean(tuple(torch.where(some, t, 0.0) for t in state))), 0.0)
 
     def _look(self, x: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        return self.look(self.encoder(x if key_mask is None else torch.where(key_mask[..., None], x, 0.0)))
+        looked = self.look(self.encoder(x if key_mask is None else torch.where(key_mask[..., None], x, 0.0)))
+        if x.dtype in (torch.float16, torch.bfloat16):  # counts and sums over large bags
+            return looked[0].float(), looked[1].float()
+        return looked
 
     def _fold(self, state, log_w, values, key_mask):
         """Merge these instances into (log of the summed weights, mean value, count): two parts of one attention."""
@@ -179,6 +183,7 @@ def _constant_attention():
             lambda: (pool := AttentionScorePool(5), lambda x: pool.score(pool.attention(x).mT @ x)[:, 0].sigmoid()),
         ),
     ),
+    peers=("torch_geometric",),
 )
 class AttentionScorePool(ScorePool):
     r"""Attention pooling of instance scores :math:`\delta` with the hidden units of attention-based MIL:
