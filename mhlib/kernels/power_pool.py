@@ -341,9 +341,8 @@ def cases() -> Iterator[Case]:
     for target, (bits,), _ in FORWARD.each():
         if bits == 16:
             yield from _cases(target, "bf16 ragged", torch.bfloat16, ragged=True)
-            yield from _cases(target, "fp16 masked map", torch.float16, turned=True)
         else:
-            yield from _cases(target, "fp32", torch.float32)
+            yield from _cases(target, "fp32 masked map", torch.float32, turned=True)
 
 
 def _cases(target: str, name: str, dtype: torch.dtype, ragged=False, turned=False) -> Iterator[Case]:

@@ -385,23 +385,22 @@ def counts(sets: int, tokens: int, dim: int, *, groups: int = 0, itemsize: int =
 
 
 def cases() -> Iterator[Case]:
-    """Every row of the tables, with weights of each kind, ragged sets, a mask, and a map, whose tokens lie side by side."""
+    """Every row of the tables; weights of each kind, ragged sets, a mask, and a map, whose tokens lie side by side, among them."""
     for target, (bits,), _ in FORWARD.each():
         if bits == 16:
             yield from _cases(target, "bf16 weights ragged", torch.bfloat16, 1, ragged=True)
-            yield from _cases(target, "fp16 groups masked", torch.float16, 8, masked=True)
-            yield from _cases(target, "fp16 channels of a map", torch.float16, 512, turned=True)
+            yield from _cases(target, "fp16 groups masked map", torch.float16, 8, turned=True)
         else:
             yield from _cases(target, "fp32 plain", torch.float32, 0)
 
 
-def _cases(target: str, name: str, dtype: torch.dtype, groups: int, ragged=False, masked=False, turned=False) -> Iterator[Case]:
+def _cases(target: str, name: str, dtype: torch.dtype, groups: int, ragged=False, turned=False) -> Iterator[Case]:
     empty = lambda *shape, dtype=dtype: torch.empty(shape, dtype=dtype, device="meta")  # noqa: E731
     batch, tokens, channels = (1 if ragged else 16), 1024, 512
     x = empty(batch, channels, tokens).transpose(1, 2) if turned else empty(batch, tokens, channels)
     w = empty(batch, tokens, groups) if groups else None
     offsets = empty(17, dtype=torch.int32) if ragged else None
-    shared = _arguments(x, w, offsets, empty(batch, tokens, dtype=torch.bool) if masked else None)
+    shared = _arguments(x, w, offsets, empty(batch, tokens, dtype=torch.bool) if turned else None)
     arguments, chosen = _forward_launch(shared, target)
     found = _outputs(x, offsets)
     yield Case(f"statistics forward {name}", _forward, target, arguments | dict(parts=found), chosen)
