@@ -154,6 +154,11 @@ def focal_pool(x, focus, w_q, w_k, w_v):
     return torch.nn.functional.scaled_dot_product_attention(*heads)[0, 0, 0] + x[focus]
 
 
+def least_regret(scores):
+    worst = [max(float(other - own) for own, other in zip(row, scores.amax(0))) for row in scores]
+    return torch.tensor(worst.index(min(worst)))
+
+
 def pool_many_queries(query, tokens, shares):
     pooled = []
     for q, x, share in zip(query, tokens, shares):
