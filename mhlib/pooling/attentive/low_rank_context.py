@@ -130,7 +130,7 @@ class LowRankContextPool(AttentionPool):
 
     def project(self, x, context, call):
         q, k = split_heads(self.q_proj(x), self.num_heads), split_heads(self.k_proj(context), self.num_heads)
-        return q, (k, context[:, None].expand(-1, self.num_heads, -1, -1))
+        return q, (k, context[:, None])  # one value head for all: whole tokens
 
     def score(self, q, k, call):
         logits = super().score(q, k, call)
