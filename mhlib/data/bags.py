@@ -47,7 +47,8 @@ def digit_bags(
     """
     hits, others = (labels == target).nonzero().flatten(), (labels != target).nonzero().flatten()
     if not len(hits) or not len(others):
-        raise ValueError(f"both the target and other labels are needed, got {len(hits)} images of {target} and {len(others)} others")
+        given = f"{len(hits)} images of {target} and {len(others)} others"
+        raise ValueError(f"both the target and other labels are needed, got {given}")
     random = torch.Generator().manual_seed(seed)
     sizes = (size + spread * torch.randn(bags, generator=random)).round().clamp_min(1).long()
     key_mask = torch.arange(int(sizes.max())) < sizes[:, None]

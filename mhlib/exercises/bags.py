@@ -23,7 +23,10 @@ def _slope(p):
     cases=_push_cases,
     mistakes=(
         ("This is the derivative of the loss; descent goes against it.", lambda p, label: -linear_softmax_push(p, label)),
-        ("This is the derivative of y alone; the cross-entropy multiplies it by 1 / y or -1 / (1 - y).", lambda p, label: _slope(p)),
+        (
+            "This is the derivative of y alone; the cross-entropy multiplies it by 1 / y or -1 / (1 - y).",
+            lambda p, label: _slope(p),
+        ),
         (
             "The weights depend on the probabilities too: p / sum of p is only a part of the derivative of y.",
             lambda p, label: linear_softmax_push(p, label) / _slope(p) * p / p.sum(),
@@ -86,10 +89,19 @@ def _sums(phi: Tensor, gamma: float) -> Tensor:
     "running_log_mean",
     cases=_mean_cases,
     mistakes=(
-        ("This averages logarithms. The estimate is of the mean of the exponentials; take the logarithm at the end.", _average_of_logs),
+        (
+            "This averages logarithms. The estimate is of the mean of the exponentials; take the logarithm at the end.",
+            _average_of_logs,
+        ),
         ("The exponentials left the range of float64 here: merge logarithms with logaddexp.", _in_the_open),
-        ("The first sample is to be taken over whole; this starts from an estimate of zero.", lambda phi, gamma: _fold(phi, gamma, math.log(gamma))),
-        ("gamma is the share of the new sample, 1 - gamma that of the old estimate.", lambda phi, gamma: running_log_mean(phi, 1 - gamma)),
+        (
+            "The first sample is to be taken over whole; this starts from an estimate of zero.",
+            lambda phi, gamma: _fold(phi, gamma, math.log(gamma)),
+        ),
+        (
+            "gamma is the share of the new sample, 1 - gamma that of the old estimate.",
+            lambda phi, gamma: running_log_mean(phi, 1 - gamma),
+        ),
         ("This is the logarithm of a sum over the sample; divide by its size.", _sums),
     ),
 )

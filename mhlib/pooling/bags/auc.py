@@ -41,7 +41,8 @@ class AUCMinMax(nn.Module):
     def forward(self, h: Float[Tensor, "batch 1"], labels: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
         positive = labels.bool()
         if positive.all() or not positive.any():
-            raise ValueError(f"a batch must hold positive and negative bags, got {int(positive.sum())} positives of {len(labels)}")
+            given = f"{int(positive.sum())} positives of {len(labels)}"
+            raise ValueError(f"a batch must hold positive and negative bags, got {given}")
         up, down = h[positive, 0], h[~positive, 0]
         spread = (up - self.a).square().mean() + (down - self.b).square().mean()
         return spread + 2 * self.alpha * (self.margin + down.mean() - up.mean()) - self.alpha.square()
@@ -63,7 +64,15 @@ class MIDAM(torch.optim.Optimizer):
     Source: Zhu et al., arXiv 2305.08040, algorithm 1 (row 22).
     """
 
-    def __init__(self, params: Iterable[nn.Parameter], loss: AUCMinMax, lr: float = 0.1, *, momentum: float = 0.1, weight_decay: float = 0.0):
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        loss: AUCMinMax,
+        lr: float = 0.1,
+        *,
+        momentum: float = 0.1,
+        weight_decay: float = 0.0,
+    ):
         if lr <= 0:
             raise ValueError(f"lr must be positive, got {lr}")
         if not 0 <= momentum < 1:

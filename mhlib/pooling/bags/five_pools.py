@@ -1,4 +1,4 @@
-"""Five ways from the probabilities of instances to that of their bag: maximum, average, linear and exponential softmax, attention.
+"""Five ways from probabilities of instances to that of a bag: average, exponential and linear softmax, maximum, attention.
 
 Each differs from the others in ``log_weights`` alone.
 """

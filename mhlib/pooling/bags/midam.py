@@ -99,7 +99,8 @@ def midam(
         raise ValueError(f"steps, instances and per_class must be at least 1, got {steps}, {instances} and {per_class}")
     classes = [(labels > 0.5).nonzero().flatten(), (labels <= 0.5).nonzero().flatten()]
     if not all(map(len, classes)):
-        raise ValueError(f"MIDAM compares positive with negative bags, got {len(classes[0])} positive and {len(classes[1])} negative ones")
+        given = f"{len(classes[0])} positive and {len(classes[1])} negative ones"
+        raise ValueError(f"MIDAM compares positive with negative bags, got {given}")
     pool, loss = copy.deepcopy(pool), AUCMinMax(margin).to(bags)
     means = RunningMeans(len(bags), gamma).to(bags.device)
     optimizer = MIDAM([*pool.parameters(), loss.a, loss.b], loss, lr, momentum=momentum)

@@ -114,7 +114,8 @@ def prediction_grid(
     Source: Karjauv, arXiv 2606.14555 (row 12); without a norm, G - b is the class activation map of Zhou et al., 1512.04150.
     """
     if features.ndim != 4 or features.shape[1] != head.in_features:
-        raise ValueError(f"features must be (batch, {head.in_features}, height, width) for this head, got {tuple(features.shape)}")
+        wanted = f"(batch, {head.in_features}, height, width)"
+        raise ValueError(f"features must be {wanted} for this head, got {tuple(features.shape)}")
     cells = features.permute(0, 2, 3, 1)
     nothing = torch.zeros_like(cells[:, :1, :1])
     if norm is None:

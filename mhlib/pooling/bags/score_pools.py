@@ -143,7 +143,15 @@ class SmoothedMaxPool(ScorePool):
     Source: Zhu et al., arXiv 2305.08040 (row 22).
     """
 
-    def __init__(self, dim: int, encoder: nn.Module | None = None, width: int | None = None, *, temperature: float = 0.1, squash: bool = True):
+    def __init__(
+        self,
+        dim: int,
+        encoder: nn.Module | None = None,
+        width: int | None = None,
+        *,
+        temperature: float = 0.1,
+        squash: bool = True,
+    ):
         super().__init__(dim, encoder, width)
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}")
