@@ -11,8 +11,9 @@ from kernels.common import DEVICE, ON_GPU
 from mhlib import attention, kernels, masks
 from mhlib.functional.attention import _choose
 from mhlib.functional.normalizers import sink_softmax, softmax
+from mhlib.functional.ragged import ragged_attention
 from mhlib.functional.request import Request
-from mhlib.heads import MultiHeadAttention, MultiHeadLatentAttention
+from mhlib.heads import MultiHeadAttention, MultiHeadLatentAttention, PackedEncoderLayer
 
 
 def make(*shape, grad=True):
@@ -114,3 +115,16 @@ def test_decoding_step_by_step_is_one_pass(kernel, monkeypatch):
         steps = [layer(x[:, part], causal=True, cache=cache) for part in (slice(0, 5), slice(5, 6), slice(6, 9))]
     torch.testing.assert_close(torch.cat(steps, 1), whole, atol=2e-5, rtol=1e-4)
     assert len(calls) == 3
+
+
+def test_packed_sequences_reach_it():
+    torch.manual_seed(2)
+    at = torch.tensor([0, 5, 5, 22], device=DEVICE)
+    q, k, v = make(4, 22, 16), make(2, 22, 16), make(2, 22, 8)
+    got, want = (ragged_attention(q, k, v, at, causal=True, backend=backend) for backend in ("triton", "reference"))
+    torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-4)
+    layer = PackedEncoderLayer(32, 2, backend="triton").to(DEVICE)
+    plain = PackedEncoderLayer(32, 2, backend="reference").to(DEVICE)
+    plain.load_state_dict(layer.state_dict())
+    x = make(22, 32)
+    torch.testing.assert_close(layer(x, at), plain(x, at), atol=2e-5, rtol=1e-4)

@@ -1,0 +1,1 @@
+"""Layers that run on packed sequences, without padding."""
