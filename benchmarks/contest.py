@@ -52,8 +52,13 @@ class Result:
     note: str = field(default="")
 
 
-def compare(contests: Iterable[Contest], *, repeats: int = 9, least: float = 0.02) -> Iterator[Result]:
+def compare(
+    contests: Iterable[Contest], *, repeats: int = 9, least: float = 0.02, memory: bool = True
+) -> Iterator[Result]:
     """Run each contest; all runs of one take turns, see :func:`mhlib.experiments.in_turn`.
+
+    Args:
+        memory: measure the peak of each run as well.
 
     Raises:
         ValueError: a peer computes something else than ours.
@@ -63,14 +68,14 @@ def compare(contests: Iterable[Contest], *, repeats: int = 9, least: float = 0.0
         differences = _differences(contest, [run() for run in runs])
         times = in_turn(*runs, repeats=repeats, least=least)
         medians = (1e3 * times.median(0).values).tolist()
-        memory = [peak_memory(run) / 1e6 for run in runs]
+        peaks = [peak_memory(run) / 1e6 if memory else float("nan") for run in runs]
         if not contest.peers:
-            yield Result(contest.name, contest.size, "none", medians[0], ours_mb=memory[0], note=contest.why)
+            yield Result(contest.name, contest.size, "none", medians[0], ours_mb=peaks[0], note=contest.why)
         for i, peer in enumerate(contest.peers, 1):
             ratio = (times[:, i] / times[:, 0]).median().item()
             note = contest.why if ratio < 1 else ""
             yield Result(
-                contest.name, contest.size, peer, medians[0], medians[i], ratio, memory[0], memory[i], differences[i - 1], note
+                contest.name, contest.size, peer, medians[0], medians[i], ratio, peaks[0], peaks[i], differences[i - 1], note
             )
 
 

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list[Result]]:
         if options.only in (None, name):
             print(f"\n{name}")
             found[name] = []
-            results = compare(contests, repeats=options.repeats, least=0.0 if options.tiny else 0.02)
+            results = compare(contests, repeats=options.repeats, least=0.0 if options.tiny else 0.02, memory=not options.tiny)
             for line in table(_kept(results, found[name])):
                 print(line, flush=True)
     if options.write:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.contest import Contest
+from benchmarks.formulas import formulas
 from mhlib import pooling
 from mhlib.experiments import TinyEncoder
 
@@ -24,7 +25,7 @@ def contests(batch: int = 16, tokens: int = 256, dim: int = 256, *, backward: bo
     x.requires_grad_(backward)
     size = f"{batch} x {tokens} x {dim}" + (", backward" if backward else "")
     inputs = (x,) if backward else ()
-    built = _plain(x) | _powers(x) | _attention(x)
+    built = _plain(x) | _powers(x) | _attention(x) | _readers(x) | formulas(x)
     for name, (ours, peers, why) in built.items():
         yield Contest(name, size, ours, peers, inputs, why=why)
     small = torch.rand(batch, tokens, 8)
@@ -156,6 +157,39 @@ def _attention(x: Tensor) -> Built:
             lambda: average(x), {name: lambda run=run: average.o_proj(run()) for name, run in attentive.items()}, "",
         ),
     }  # fmt: skip
+
+
+def _readers(x: Tensor) -> Built:
+    """Pools with several queries beside attention between the same maps and what they do with its result."""
+    batch, _, dim = x.shape
+    split = lambda t: t.unflatten(-1, (HEADS, -1)).transpose(1, 2)  # noqa: E731
+    stamp, induced = pooling.StampPool(dim, HEADS), pooling.InducedPool(dim, HEADS, num_queries=HEADS)
+    register = pooling.RegisterPredictor(dim, HEADS, num_queries=HEADS)
+
+    def read(pool: nn.Module, query: Tensor, tokens: Tensor) -> Tensor:
+        q, k, v = split(pool.q_proj(query)), split(pool.k_proj(tokens)), split(pool.v_proj(tokens))
+        return pool.o_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+    def stamped():
+        tokens = split(stamp.kv_proj(x))
+        query = split(stamp.query.expand(batch, -1, -1))
+        found = F.scaled_dot_product_attention(query, tokens, tokens).mean(2).flatten(1)
+        return stamp.o_proj(found) + stamp.residual * x.mean(1)
+
+    def registers():
+        z = read(register, register.query.expand(batch, -1, -1), register.token_norm(x))
+        return z + register.mlp(register.mlp_norm(z))
+
+    def points():
+        asked = induced.query.expand(batch, -1, -1)
+        z = asked + read(induced, induced.query_norm(asked), induced.context_norm(x))
+        return z + induced.mlp(induced.mlp_norm(z))
+
+    return {
+        "stamp_pool": (lambda: stamp(x), {"sdpa": stamped}, "one share per query and head, learned"),
+        "register_predictor": (lambda: register(x), {"sdpa": registers}, ""),
+        "induced_pool": (lambda: induced(x), {"sdpa": points}, ""),
+    }
 
 
 def _with_token(layer: nn.Module, token: nn.Module, x: Tensor) -> Tensor:

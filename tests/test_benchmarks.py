@@ -46,6 +46,7 @@ def test_what_computes_something_else_is_not_timed():
     mean = lambda: x.mean(1)  # noqa: E731
     result = next(compare([Contest("mean", "small", mean, {"torch": lambda: x.sum(1) / 3})], repeats=1))
     assert result.difference < 1e-6 and result.ratio > 0
+    assert result.ours_mb > 0 and result.peer_mb > result.ours_mb, "dividing a sum takes one tensor more"
     with pytest.raises(ValueError, match="mean and sum differ by .*times cannot be compared"):
         next(compare([Contest("mean", "small", mean, {"sum": lambda: x.sum(1)})], repeats=1))
     detached = lambda: x.detach().mean(1) + 0 * x.sum()  # noqa: E731
