@@ -241,18 +241,31 @@ class MultiHeadAttention(nn.Module):
             x, context, torch.arange(keys - x.shape[1], keys, device=x.device), torch.arange(past, keys, device=x.device),
             keys, key_mask, mask, causal, return_weights, grid, cache, extra,
         )  # fmt: skip
-        q, kv = self.project(x, context, call)
-        k, v = self.expand(self.update(kv, call), call)
-        y = self.merge(self.attend(q, k, v, self.select(q, k, call), call), call)
+        try:
+            y = self._stages(call)
+        except BaseException:
+            if cache is not None:
+                cache.length = past  # as if it had not been called
+            raise
         weights = (call.aux.pop("weights", None),) if return_weights else ()
         return (y, *weights, *((call.aux,) if return_aux else ())) if return_weights or return_aux else y
+
+    def _stages(self, call: Call) -> Tensor:
+        q, kv = self.project(call.x, call.context, call)
+        # Autocast gives a projection another dtype than a norm or a learned query; attention goes by the query's.
+        k, v = (t.to(q.dtype) for t in self.expand(self.update(kv, call), call))
+        return self.merge(self.attend(q, k, v, self.select(q, k, call), call), call)
 
     def cache_shapes(self) -> list[tuple[int, int]]:
         """(heads, width) of each tensor that a cache keeps per token."""
         return [(self.num_kv_heads, self.head_dim), (self.num_kv_heads, self.v_head_dim)]
 
     def init_cache(self, batch: int, max_len: int, *, dtype: torch.dtype | None = None) -> Cache:
-        """An empty cache for decoding up to ``max_len`` tokens of ``batch`` sequences."""
+        """An empty cache for decoding up to ``max_len`` tokens of ``batch`` sequences.
+
+        Its dtype is that of the weights unless given. What is read from it is converted to the dtype of the new tokens, so a
+        narrower cache serves, and so does any under autocast.
+        """
         if "decodes" not in self.promises:
             raise ValueError(f"{type(self).__name__} cannot decode step by step: its output for a token needs later tokens")
         like = next(self.parameters())

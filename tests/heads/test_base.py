@@ -124,6 +124,46 @@ def test_cache_reorders_for_beam_search(x):
         torch.testing.assert_close(net(x[:, 5:], causal=True, cache=a), net(x[:, 5:], causal=True, cache=b))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_cache_may_have_another_dtype_than_the_tokens(x, dtype):
+    net = layer()
+    with torch.no_grad():
+        cache = net.init_cache(2, 6, dtype=dtype)
+        steps = [net(x[:, i : i + 2], causal=True, cache=cache) for i in range(0, 6, 2)]
+        assert cache.tensors[0].dtype == dtype and steps[0].dtype == x.dtype
+        precision = torch.finfo(dtype).eps
+        torch.testing.assert_close(torch.cat(steps, 1), net(x, causal=True), atol=8 * precision, rtol=8 * precision)
+
+
+def test_a_call_that_fails_leaves_the_cache_as_it_was(x):
+    class Fails(MultiHeadAttention):
+        def merge(self, heads, call):
+            if call.grid:
+                raise RuntimeError("after append")
+            return super().merge(heads, call)
+
+    net = layer(Fails)
+    with torch.no_grad():
+        cache = net.init_cache(2, 6)
+        net(x[:, :4], causal=True, cache=cache)
+        with pytest.raises(RuntimeError, match="after append"):
+            net(x[:, :2], causal=True, cache=cache, grid=(1, 2))
+        assert cache.length == 4
+        torch.testing.assert_close(net(x[:, 4:], causal=True, cache=cache), net(x, causal=True)[:, 4:])
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_a_cache_refuses_what_is_not_for_it(x):
+    net, shared = layer(), layer(GroupedQueryAttention, num_kv_heads=1)
+    cache = net.init_cache(2, 6)
+    with torch.no_grad(), pytest.raises(ValueError, match=r"made for .*\[\(4, 4\), \(4, 4\)\], got \[\(1, 4\), \(1, 4\)\]; use the layer's own"):
+        shared(x, cache=cache)
+    assert cache.length == 0
+    for index in (torch.tensor([1]), torch.tensor([0.0, 1.0]), torch.tensor([True, False])):
+        with pytest.raises(ValueError, match=r"one of the cache's 2 sequences for each of them: \(2,\) whole numbers, got"):
+            cache.reorder(index)
+
+
 @pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize(
     "options, match",

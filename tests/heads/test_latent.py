@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mhlib.functional.positions import Rotary
+from mhlib.functional.positions import RelativePositionBias, Rotary
 from mhlib.heads import MultiHeadAttention, MultiHeadLatentAttention, choose_rotary_pairs, mha2mla
 
 
@@ -88,6 +88,17 @@ def test_conversion_without_rotary_and_with_all_rotary_is_exact():
     torch.testing.assert_close(mha2mla(rotary, kv_rank=16, rope_dim=8)(x, causal=True), rotary(x, causal=True))
 
 
+def test_conversion_copies_a_learned_position_bias():
+    mha = MultiHeadAttention(32, 4, position_bias=RelativePositionBias(4)).double()
+    with torch.no_grad():
+        mha.position_bias.weight.normal_()
+    x = torch.randn(2, 9, 32, dtype=torch.float64)
+    mla = mha2mla(mha, kv_rank=32)
+    torch.testing.assert_close(mla(x), mha(x))
+    assert mla.position_bias is not mha.position_bias
+    assert torch.equal(mla.position_bias.weight, mha.position_bias.weight)
+
+
 def test_error_falls_with_the_rank():
     mha = MultiHeadAttention(32, 4).double()
     x = torch.randn(4, 16, 32, dtype=torch.float64)
@@ -126,6 +137,8 @@ def test_cache_of_a_converted_llama_2_7b(ranks, percent):
         (lambda: latent(rope=Rotary(4)), "rope must turn rope_dim=2 numbers, got rope.dim=4"),
         (lambda: latent(kv_rank=0), "kv_rank must be at least 1, got 0"),
         (lambda: latent(rope_heads=3), "rope_heads must be 1 or num_kv_heads=4, got 3"),
+        (lambda: mha2mla(MultiHeadAttention(16, 4), kv_rank=-1), "kv_rank must be at least 1 for factorization 'joint', got -1"),
+        (lambda: mha2mla(MultiHeadAttention(16, 4), kv_rank=1, factorization="split"), "kv_rank must be at least 2 for .*'split', got 1"),
         (lambda: mha2mla(MultiHeadAttention(16, 4), kv_rank=4, rope_dim=2), "no rotary positions to keep"),
         (lambda: mha2mla(MultiHeadAttention(16, 4, bias=True), kv_rank=4), "without biases"),
         (lambda: mha2mla(MultiHeadAttention(16, 4, rope=Rotary(4)), kv_rank=4, rope_dim=6), "at most 4.*got 6"),

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from mhlib.functional.positions import Rotary
-from mhlib.heads import GroupedQueryAttention, MultiHeadAttention, MultiQueryAttention, WeightedGroupedQueryAttention
+from mhlib.heads import (
+    GroupedQueryAttention,
+    MultiHeadAttention,
+    MultiHeadLatentAttention,
+    MultiQueryAttention,
+    WeightedGroupedQueryAttention,
+)
 
 
 @pytest.fixture
@@ -44,7 +50,27 @@ def test_a_grouped_layer_can_be_grouped_further(x):
     mha = MultiHeadAttention(32, 8)
     steps = GroupedQueryAttention.from_multi_head(GroupedQueryAttention.from_multi_head(mha, 4), 1)
     torch.testing.assert_close(steps(x), GroupedQueryAttention.from_multi_head(mha, 1)(x))
-    torch.testing.assert_close(MultiQueryAttention.from_multi_head(mha, 1)(x), steps(x))
+    torch.testing.assert_close(MultiQueryAttention.from_multi_head(mha)(x), steps(x))
+
+
+class OwnScore(MultiHeadAttention):
+    def score(self, q, k, call):
+        return super().score(q, k, call).tanh()
+
+
+@pytest.mark.parametrize(
+    "layer, lost",
+    [
+        (lambda: OwnScore(32, 8), "OwnScore, whose own score would be lost"),
+        (lambda: MultiHeadLatentAttention(32, 8, kv_rank=8), "MultiHeadLatentAttention, whose own make_projections, project"),
+    ],
+)
+def test_a_mechanism_of_its_own_is_not_dropped(layer, lost):
+    convert = GroupedQueryAttention, MultiQueryAttention, WeightedGroupedQueryAttention, MultiHeadLatentAttention
+    for cls in convert:
+        options = {"kv_rank": 8} if cls is MultiHeadLatentAttention else {"num_kv_heads": 1}
+        with pytest.raises(ValueError, match=f"expected plain multi-head or grouped attention, got {lost}"):
+            cls.from_multi_head(layer(), **options)
 
 
 @pytest.mark.parametrize("granularity, numbers", [("scalar", 2 * 8), ("column", 2 * 8 * 4), ("row", 2 * 8 * 32)])

@@ -12,7 +12,7 @@ from torch import Tensor
 from mhlib.functional.positions import Rotary
 from mhlib.heads.base import MultiHeadAttention, split_heads
 from mhlib.heads.latent.multi_head_latent import MultiHeadLatentAttention
-from mhlib.heads.sharing.grouped_query import sizes
+from mhlib.heads.sharing.grouped_query import check_convertible, options, sizes
 from mhlib.registry import Example, Reduction, register
 
 __all__ = ["choose_rotary_pairs", "mha2mla"]
@@ -65,6 +65,10 @@ def mha2mla(
 
     Exact when all pairs stay rotary (or there were none) and kv_rank reaches the rank of the rest.
     """
+    check_convertible(mha)
+    least = 2 if factorization == "split" else 1
+    if kv_rank < least:
+        raise ValueError(f"kv_rank must be at least {least} for factorization {factorization!r}, got {kv_rank}")
     if any(proj.bias is not None for proj in (mha.q_proj, mha.k_proj, mha.v_proj)):
         raise ValueError("mha2mla converts layers without biases in the query, key and value projections, this one has some")
     if mha.rope is None and rope_dim:
@@ -82,7 +86,7 @@ def mha2mla(
     mla = MultiHeadLatentAttention(
         **sizes(mha) | {"head_dim": plain}, num_kv_heads=groups, kv_rank=down.shape[0], rope_dim=rope_dim, rope=rope,
         rope_heads=groups if rope_dim else 1, latent_norm=False, dropout=mha.dropout,
-        bias=False, position_bias=mha.position_bias, backend=mha.backend,
+        bias=False, position_bias=options(mha)["position_bias"], backend=mha.backend,
     ).to(mha.q_proj.weight)  # fmt: skip
     mla.scale = mha.scale
     state = {

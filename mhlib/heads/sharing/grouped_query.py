@@ -21,6 +21,12 @@ POOLINGS = {
 }
 
 
+STAGES = (
+    "make_projections", "project", "update", "expand", "select", "bias", "score", "normalize", "aggregate", "merge", "attend",
+    "fused", "forward",
+)  # fmt: skip
+
+
 def _is_multi_head():
     mha = MultiHeadAttention(16, 4)
     gqa = GroupedQueryAttention(16, 4, num_kv_heads=4)
@@ -81,7 +87,8 @@ class GroupedQueryAttention(MultiHeadAttention):
         """Convert a trained layer: the key and value heads of a group are pooled into one.
 
         Args:
-            mha: multi-head attention, or grouped attention with more key heads than asked for.
+            mha: multi-head attention, or grouped attention with more key heads than asked for. A layer with a mechanism of
+                its own is refused: the copy would not have it.
             num_kv_heads: key and value heads to keep; must divide those of ``mha``.
             pooling: "mean" of the group's projection matrices (the paper's choice), "first" head, or "random".
 
@@ -89,6 +96,7 @@ class GroupedQueryAttention(MultiHeadAttention):
         """
         if pooling not in POOLINGS:
             raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
+        check_convertible(mha)
         if num_kv_heads < 1 or mha.num_kv_heads % num_kv_heads:
             raise ValueError(
                 f"num_kv_heads must divide the layer's {mha.num_kv_heads} key heads, got num_kv_heads={num_kv_heads}"
@@ -107,6 +115,16 @@ def pool_heads(weight: Tensor, heads: int, groups: int, pooling: str) -> Tensor:
     """Pool the rows of a projection (heads * width, ...) to (groups * width, ...), heads of a group being neighbours."""
     grouped = weight.unflatten(0, (groups, heads // groups, -1))
     return POOLINGS[pooling](grouped).flatten(0, 1)
+
+
+def check_convertible(layer: MultiHeadAttention) -> None:
+    """A conversion carries over the projections of plain multi-head or grouped attention, and nothing else."""
+    plain = vars(MultiHeadAttention)
+    own = [name for name in STAGES if getattr(type(layer), name, None) is not plain[name]]
+    if own:
+        raise ValueError(
+            f"expected plain multi-head or grouped attention, got {type(layer).__name__}, whose own {', '.join(own)} would be lost"
+        )
 
 
 def sizes(layer: MultiHeadAttention) -> dict[str, int]:

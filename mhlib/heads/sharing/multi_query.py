@@ -61,3 +61,10 @@ class MultiQueryAttention(GroupedQueryAttention):
         if num_kv_heads != 1:
             raise ValueError(f"multi-query attention has one key head, got num_kv_heads={num_kv_heads}; use GroupedQueryAttention")
         super().__init__(dim, num_heads, num_kv_heads=1, **options)
+
+    @classmethod
+    def from_multi_head(
+        cls, mha: MultiHeadAttention, num_kv_heads: int = 1, *, pooling: str = "mean"
+    ) -> "MultiQueryAttention":
+        """Convert a trained layer: all its key and value heads are pooled into one, as in grouped-query attention."""
+        return super().from_multi_head(mha, num_kv_heads, pooling=pooling)

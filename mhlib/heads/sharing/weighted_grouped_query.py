@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from mhlib.cost.model import StageCost
 from mhlib.heads.base import MultiHeadAttention, split_heads
 from mhlib.heads.call import Call
-from mhlib.heads.sharing.grouped_query import GroupedQueryAttention, options, sizes
+from mhlib.heads.sharing.grouped_query import GroupedQueryAttention, check_convertible, options, sizes
 from mhlib.registry import Reduction, register
 
 __all__ = ["WeightedGroupedQueryAttention"]
@@ -120,6 +120,7 @@ class WeightedGroupedQueryAttention(GroupedQueryAttention):
         cls, mha: MultiHeadAttention, num_kv_heads: int, *, granularity: str = "scalar"
     ) -> "WeightedGroupedQueryAttention":
         """Keep the H key and value matrices of a trained multi-head layer and start from their group means."""
+        check_convertible(mha)
         if mha.num_kv_heads != mha.num_heads:
             raise ValueError(f"expected a layer with a key head per head, got {mha.num_kv_heads} for {mha.num_heads} heads")
         layer = cls(**sizes(mha), num_kv_heads=num_kv_heads, granularity=granularity, **options(mha)).to(mha.q_proj.weight)
