@@ -131,10 +131,10 @@ def cases() -> Iterator[Case]:
         dtype = torch.bfloat16 if bits == 16 else torch.float32
         name = f"{'bf16' if bits == 16 else 'fp32'} {width}/{value_width}"
         for group in {8, rows}:
-            yield from split_keys.cases(f"decode {name}", TABLE, _case(dtype, width, value_width, group), target, merge=group > 8)
+            yield from split_keys.cases_of(f"decode {name}", TABLE, _case(dtype, width, value_width, group), target, merge=group > 8)
         if (bits, width) == (16, 128):
             shared = _case(torch.float16, 96, 80, 4, everything=True)
-            yield from split_keys.cases("decode fp16 96/80 every option", TABLE, shared, target)
+            yield from split_keys.cases_of("decode fp16 96/80 every option", TABLE, shared, target)
 
 
 def _case(dtype: torch.dtype, width: int, value_width: int, group: int, everything: bool = False) -> dict:

@@ -22,20 +22,13 @@ from torch import Tensor
 
 from mhlib.functional.request import Support, window_sides
 from mhlib.kernels.aot import Case
-from mhlib.kernels.launch import Counts, Launch, Table, launch
+from mhlib.kernels.flash_tables import DELTA, FORWARD, KEYS, QUERIES
+from mhlib.kernels.launch import Counts, launch
 from mhlib.kernels.online import LN2, LOG2E, block_counts, block_start, kept_keys, key_range, logits_of, sees_of, softmax_step
 from mhlib.kernels.targets import TARGETS, available, device_class, interpreting
 from mhlib.kernels.tiles import columns_together, load_rows, padded, row_base, row_tile, row_tiles, store_rows, tokens_first
 
 __all__ = ["flash_attention"]
-
-# ---- launch tables: (device class, bits, width of keys, width of values) -----------------------------------------------------------
-
-TINY = Launch({"BLOCK_M": 16, "BLOCK_N": 16})
-FORWARD = Table("flash_attention forward", ("bits", "width", "value_width"), {("interpreter", 64, 256, 256): TINY})
-QUERIES = Table("flash_attention backward of queries", ("bits", "width", "value_width"), {("interpreter", 64, 256, 256): TINY})
-KEYS = Table("flash_attention backward of keys", ("bits", "width", "value_width"), {("interpreter", 64, 256, 256): TINY})
-DELTA = Table("flash_attention row products", ("bits", "value_width"), {("any", 64, 256): Launch({"BLOCK_M": 32}, stages=1)})
 
 # ---- the kernels -----------------------------------------------------------------------------------------------------------------
 # Every loop over blocks comes twice: over the blocks that are seen whole and need no comparison, then over those that an edge of the
@@ -583,7 +576,7 @@ def cases() -> Iterator[Case]:
     for target, (bits, width, value_width), _ in FORWARD.each():
         dtype = torch.bfloat16 if bits == 16 else torch.float32
         name = f"{'bf16' if bits == 16 else 'fp32'} {width}/{value_width}"
-        yield from _cases(target, name, dtype, width, value_width, spill_free=True)
+        yield from _cases(target, name, dtype, width, value_width, spill_free=bits == 16)
         if (bits, width) == (16, 128):
             yield from _cases(target, "fp16 96/80 every option", torch.float16, 96, 80, everything=True)
             yield from _cases(target, "bf16 128 ragged", torch.bfloat16, 128, 128, ragged=True)

@@ -145,4 +145,4 @@ def cases() -> Iterator[Case]:
                 q, latent[:, None], None, None, None, key_mask, lengths, 0.1, 0.0, -1, 0 if everything else -1, width
             )
             label = f"latent decode {'bf16' if bits == 16 else 'fp32'}{' every option' if everything else ''}"
-            yield from split_keys.cases(label, TABLE, shared, target, merge=everything)
+            yield from split_keys.cases_of(label, TABLE, shared, target, merge=everything)

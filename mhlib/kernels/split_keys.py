@@ -212,7 +212,7 @@ def _merge_launch(shared: dict[str, Any], found_out: Tensor, found_lse: Tensor, 
     return arguments, MERGE.pick(device, shared["BLOCK_DV"])
 
 
-def cases(label: str, table: Table, shared: dict[str, Any], device: str, merge: bool = False) -> Iterator[Case]:
+def cases_of(label: str, table: Table, shared: dict[str, Any], device: str, merge: bool = False) -> Iterator[Case]:
     """The kernel as it would run over eight parts; with ``merge`` also the second one. In 16 bits it must not spill."""
     chosen, rows = pick(table, shared, device)
     batch, heads, queries, _ = shared["q"].shape

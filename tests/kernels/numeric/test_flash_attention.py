@@ -368,3 +368,18 @@ def test_too_wide_or_the_wrong_dtype():
     assert "at most 256 wide, got 264" in supports(wide, wide, wide).reason
     wrong = torch.zeros(1, 1, 2, 16, device=DEVICE, dtype=torch.float64 if ON_GPU else torch.bfloat16)
     assert "got torch." in supports(wrong, wrong, wrong).reason
+
+
+@pytest.mark.parametrize("options", [dict(), dict(causal=True), dict(window=(3, 2)), dict(window=4, causal=True), dict(window=(None, 1))], ids=str)
+@pytest.mark.parametrize("queries, keys", [(7, 7), (3, 9), (9, 4)])
+def test_counts_are_of_visible_pairs(options, queries, keys):
+    from mhlib.kernels.flash_attention import counts
+
+    sees = attention(
+        torch.zeros(1, 1, queries, 1), torch.zeros(1, 1, keys, 1), torch.zeros(1, 1, keys, 1), return_weights=True, backend="reference", **options
+    )[1]  # fmt: skip
+    pairs = 2 * 4 * int((sees > 0).sum())
+    forward, backward = (counts(2, 4, 2, queries, keys, 16, 24, backward=b, **options) for b in (False, True))
+    assert forward.matmul_flops == 2 * pairs * (16 + 24) and backward.matmul_flops == 2 * pairs * (3 * 16 + 2 * 24)
+    moved = 2 * (2 * 4 * queries + 2 * 2 * keys) * (16 + 24)
+    assert forward.bytes == moved + 4 * 2 * 4 * queries and backward.bytes == 2 * moved + 4 * 2 * 4 * queries
