@@ -94,7 +94,8 @@ LARGE = 2**22
 
 def _choose(request: Request) -> str:
     queries, keys = request.q.shape[-2], request.k.shape[-2]
-    if request.q.device.type == "cuda" and triton.supports(request):
+    half = request.q.dtype.itemsize == 2  # float32 takes three products each in our kernels: SDPA is ahead
+    if request.q.device.type == "cuda" and (half or request.normalizer is not softmax) and triton.supports(request):
         return "triton"
     if request.return_weights or request.dropout and request.normalizer is not softmax:
         return "reference"
