@@ -34,33 +34,43 @@ class Mask:
     def rule(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} defines no rule(batch, head, query, key)")
 
-    #: Whether the rule looks at the batch index; if so, ``dense`` must be told the batch size.
+    #: Whether the rule looks at the batch index; if so, ``dense`` must be told the batch size. It gets 0 otherwise.
     batched = False
+    #: The same for the head index.
+    per_head = False
+
+    def check(self, queries: int, keys: int, batch: int = 1) -> None:
+        """Raise a ValueError unless the mask fits so many queries, keys and sequences. Most fit any."""
 
     def dense(
-        self, queries: int, keys: int | None = None, *, batch: int = 1, device: Any = None
-    ) -> Bool[Tensor, "batch 1 queries keys"]:
+        self, queries: int, keys: int | None = None, *, batch: int = 1, heads: int = 1, device: Any = None
+    ) -> Bool[Tensor, "batch heads queries keys"]:
         """The table for ``queries`` queries and ``keys`` keys (as many by default), ready for ``mask=``."""
         keys = queries if keys is None else keys
+        self.check(queries, keys, batch)
         query = torch.arange(queries, device=device) + keys - queries
-        return self.block(query, torch.arange(keys, device=device), batch)
+        return self.block(query, torch.arange(keys, device=device), batch, heads)
 
-    def block(self, query: Tensor, key: Tensor, batch: int = 1) -> Bool[Tensor, "batch 1 queries keys"]:
-        """The table for given positions of queries and of keys."""
+    def block(self, query: Tensor, key: Tensor, batch: int = 1, heads: int = 1) -> Bool[Tensor, "batch heads queries keys"]:
+        """The table for given positions of queries and of keys; the axes of batch and heads are 1 unless the rule looks at them."""
         b = torch.arange(batch if self.batched else 1, device=query.device).view(-1, 1, 1, 1)
-        table = self.rule(b, b.new_zeros(()), query.view(1, 1, -1, 1), key.view(1, 1, 1, -1))
-        return table.expand(b.shape[0], 1, query.numel(), key.numel())
+        h = torch.arange(heads if self.per_head else 1, device=query.device).view(1, -1, 1, 1)
+        table = self.rule(b, h, query.view(1, 1, -1, 1), key.view(1, 1, 1, -1))
+        if table.dtype != torch.bool:
+            raise ValueError(f"the rule of {type(self).__name__} must be boolean (True = may attend), it gives {table.dtype}")
+        return table.expand(b.shape[0], h.shape[1], query.numel(), key.numel())
 
     def flex(self, queries: int = 0, keys: int = 0) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
         """The rule as a FlexAttention ``mask_mod``; give both lengths when they differ, so that the ends align."""
-        offset = keys - queries
-        return lambda b, h, q, k: self.rule(b, h, q + offset, k)
+        offset, batched, per_head = keys - queries, self.batched, self.per_head
+        return lambda b, h, q, k: self.rule(b if batched else b * 0, h if per_head else h * 0, q + offset, k)
 
     def plot(self, queries: int = 24, keys: int | None = None, *, ax: Any = None) -> Any:
         """Draw the table: a filled cell may be attended to. Needs matplotlib; returns the axes."""
         import matplotlib.pyplot as plt
 
-        table = self.dense(queries, keys)[0, 0]
+        keys = queries if keys is None else keys
+        table = self.block(torch.arange(queries) + keys - queries, torch.arange(keys))[0, 0]
         if ax is None:
             ax = plt.subplots(figsize=(3, 3 * table.shape[0] / table.shape[1]), layout="constrained")[1]
         ax.imshow(table, cmap="Blues", vmin=0, vmax=1.4, interpolation="nearest")
@@ -94,6 +104,14 @@ class _Pair(Mask):
     def batched(self):
         return self.left.batched or self.right.batched
 
+    @property
+    def per_head(self):
+        return self.left.per_head or self.right.per_head
+
+    def check(self, queries, keys, batch=1):
+        self.left.check(queries, keys, batch)
+        self.right.check(queries, keys, batch)
+
 
 class _Both(_Pair):
     def rule(self, b, h, q, k):
@@ -118,6 +136,13 @@ class _Not(Mask):
     @property
     def batched(self):
         return self.mask.batched
+
+    @property
+    def per_head(self):
+        return self.mask.per_head
+
+    def check(self, queries, keys, batch=1):
+        self.mask.check(queries, keys, batch)
 
     def rule(self, b, h, q, k):
         return ~self.mask.rule(b, h, q, k)
@@ -184,6 +209,10 @@ class Prefix(Mask):
     def batched(self):
         return isinstance(self.length, Tensor) and self.length.ndim > 0
 
+    def check(self, queries, keys, batch=1):
+        if self.batched and len(self.length) != batch:
+            raise ValueError(f"Prefix has lengths for {len(self.length)} sequences, the batch has {batch}")
+
     def rule(self, b, h, q, k):
         return k < (self.length[b] if self.batched else self.length)
 
@@ -191,7 +220,8 @@ class Prefix(Mask):
 class Document(Mask):
     """Packed sequences: a query sees the keys with its own document number.
 
-    ``ids``: integers (tokens,) or (batch, tokens), one document number per key position.
+    ``ids``: integers (tokens,) or (batch, tokens), one document number per key position. A query before the first key, which
+    there is only with more queries than keys, sees nothing.
     """
 
     def __init__(self, ids: Tensor):
@@ -205,8 +235,14 @@ class Document(Mask):
     def batched(self):
         return self.ids.ndim == 2
 
+    def check(self, queries, keys, batch=1):
+        if self.ids.shape[-1] < keys or (self.batched and len(self.ids) != batch):
+            raise ValueError(f"Document has ids of shape {tuple(self.ids.shape)}, which does not fit {batch} sequences of {keys} keys")
+
     def rule(self, b, h, q, k):
-        return self.ids[b, q] == self.ids[b, k] if self.batched else self.ids[q] == self.ids[k]
+        at = q.clamp_min(0)  # a negative index would count from the end
+        same = self.ids[b, at] == self.ids[b, k] if self.batched else self.ids[at] == self.ids[k]
+        return same & (q >= 0)
 
 
 class Neighborhood1d(Mask):
@@ -219,6 +255,10 @@ class Neighborhood1d(Mask):
         _window_fits("size", size, "length", length)
         self.length, self.size = length, size
 
+    def check(self, queries, keys, batch=1):
+        if keys != self.length:
+            raise ValueError(f"Neighborhood1d is made for length={self.length}, got {keys} keys")
+
     def rule(self, b, h, q, k):
         return _near(q, k, self.length, self.size)
 
@@ -230,6 +270,10 @@ class Neighborhood2d(Mask):
         _window_fits("size", size, "height", height)
         _window_fits("size", size, "width", width)
         self.height, self.width, self.size = height, width, size
+
+    def check(self, queries, keys, batch=1):
+        if keys != self.height * self.width:
+            raise ValueError(f"Neighborhood2d is made for {self.height} x {self.width} positions, got {keys} keys")
 
     def rule(self, b, h, q, k):
         rows = _near(q // self.width, k // self.width, self.height, self.size)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhlib import masks
+from mhlib import attention, masks
 
 
 def near(position, length, size):
@@ -99,3 +99,36 @@ def test_errors(make, match):
 def test_masks_combine_with_masks_only():
     with pytest.raises(TypeError, match="masks combine with masks, got Causal and Tensor"):
         masks.Causal() & torch.ones(3, 3)
+
+
+def test_queries_before_the_first_key_are_in_no_document():
+    table = masks.Document(torch.tensor([0, 1, 1])).dense(5, 3)[0, 0]
+    assert not table[:2].any()
+    assert torch.equal(table[2:], masks.Document(torch.tensor([0, 1, 1])).dense(3)[0, 0])
+
+
+@pytest.mark.parametrize(
+    "mask, batch, match",
+    [
+        (masks.Document(torch.zeros(3, 5, dtype=torch.int)), 1, r"ids of shape \(3, 5\), which does not fit 1 sequences of 5 keys"),
+        (masks.Document(torch.zeros(4, dtype=torch.int)), 1, "does not fit 1 sequences of 5 keys"),
+        (masks.Prefix(torch.tensor([1, 2, 3])), 2, "lengths for 3 sequences, the batch has 2"),
+        (masks.Neighborhood1d(4, 2), 1, "made for length=4, got 5 keys"),
+        (~masks.Neighborhood2d(2, 2, 1) | masks.Causal(), 1, "made for 2 x 2 positions, got 5 keys"),
+    ],
+)
+def test_masks_that_do_not_fit(mask, batch, match):
+    with pytest.raises(ValueError, match=match):
+        mask.dense(5, batch=batch)
+    x = torch.randn(batch, 1, 5, 4)
+    with pytest.raises(ValueError, match=match):
+        attention(x, x, x, mask=mask)
+
+
+def test_rules_are_boolean():
+    class Soft(masks.Mask):
+        def rule(self, b, h, q, k):
+            return (q - k) * 0.5
+
+    with pytest.raises(ValueError, match="rule of Soft must be boolean"):
+        Soft().dense(3)

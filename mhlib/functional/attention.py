@@ -60,6 +60,8 @@ def attention(
 
     Source: Vaswani et al., "Attention is all you need", arXiv 1706.03762.
     """
+    q, k, v = _autocast(q, k, v)
+    _check_numbers(bias, scale)
     request = Request(
         q, k, v, mask,
         None if bias is None else bias.to(q.dtype),
@@ -68,6 +70,22 @@ def attention(
     )  # fmt: skip
     _check(request)
     return _backend(backend, request).run(request)
+
+
+def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Under autocast all backends get its dtype, as PyTorch's own attention does: a cache may have been made in another."""
+    if q.dtype == torch.float64 or not torch.is_autocast_enabled(q.device.type):
+        return q, k, v
+    dtype = torch.get_autocast_dtype(q.device.type)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def _check_numbers(bias: Tensor | None, scale: float | None) -> None:
+    """What would silently mean something else."""
+    if bias is not None and not bias.is_floating_point():
+        raise ValueError(f"bias is added to the logits and must be of a float dtype, got {bias.dtype}; a boolean table goes in as mask")
+    if isinstance(scale, Tensor):
+        raise ValueError("scale must be a number, got a tensor; multiply the queries by a learned scale and pass scale=1.0")
 
 
 def attention_backends(request: Request) -> dict[str, Support]:
@@ -127,6 +145,8 @@ def _check(request: Request) -> None:
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(f"the number of key heads must divide the number of query heads, got {shapes}")
     full = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    if isinstance(request.mask, Mask):
+        request.mask.check(q.shape[2], k.shape[2], q.shape[0])
     if isinstance(request.mask, Tensor):
         if request.mask.dtype != torch.bool:
             raise ValueError(f"mask must be boolean (True = may attend), got {request.mask.dtype}; for additive terms use bias")

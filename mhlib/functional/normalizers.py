@@ -7,7 +7,7 @@ gradient, never NaN.
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 
 import torch
 from jaxtyping import Bool, Float
@@ -26,6 +26,21 @@ __all__ = [
 ]
 
 Normalizer = Callable[[Tensor, Tensor | None], Tensor]
+
+
+def widened(x: Tensor) -> Tensor:
+    """In float32 at least: sums over thousands of keys, and their number, are too much for 16 bits."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _precise(normalizer: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Decorator: computes in float32 at least and returns the dtype of the logits; rows without a key are left as they are."""
+
+    @wraps(normalizer)
+    def wide(logits: Tensor, mask: Tensor | None = None, **options) -> Tensor:
+        return logits if logits.shape[-1] == 0 else normalizer(widened(logits), mask, **options).to(logits.dtype)
+
+    return wide
 
 
 def softmax(logits: Float[Tensor, "*rows keys"], mask: Bool[Tensor, "..."] | None = None) -> Float[Tensor, "*rows keys"]:
@@ -56,6 +71,7 @@ def sink_softmax(
     return softmax(with_sink, mask)[..., :-1]
 
 
+@_precise
 def softmax_one(logits: Float[Tensor, "*rows keys"], mask: Bool[Tensor, "..."] | None = None) -> Float[Tensor, "*rows keys"]:
     r"""Softmax with a zero logit that is always there to attend to: :math:`w_i = e^{z_i} / (1 + \sum_j e^{z_j})`.
 
@@ -77,6 +93,7 @@ def _count(logits: Tensor, mask: Tensor | None) -> Tensor:
     return keys.sum(-1, keepdim=True).clamp_min(1).to(logits.dtype)
 
 
+@_precise
 def relu(logits: Float[Tensor, "*rows keys"], mask: Bool[Tensor, "..."] | None = None) -> Float[Tensor, "*rows keys"]:
     r"""ReLU attention: :math:`w_i = \max(z_i, 0) / n` with n the number of keys that the row may attend to.
 
@@ -86,6 +103,7 @@ def relu(logits: Float[Tensor, "*rows keys"], mask: Bool[Tensor, "..."] | None =
     return weights if mask is None else weights.masked_fill(~mask, 0.0)
 
 
+@_precise
 def sigmoid(
     logits: Float[Tensor, "*rows keys"], mask: Bool[Tensor, "..."] | None = None, *, bias: float | Tensor | None = None
 ) -> Float[Tensor, "*rows keys"]:
@@ -112,6 +130,7 @@ def _below_peak(logits: Tensor, mask: Tensor | None, floor: float) -> Tensor:
     return shifted if mask is None else shifted.masked_fill(~mask, floor)
 
 
+@_precise
 def sparsemax(logits: Float[Tensor, "*rows keys"], mask: Bool[Tensor, "..."] | None = None) -> Float[Tensor, "*rows keys"]:
     r"""Sparsemax, the Euclidean projection of the logits onto the simplex: :math:`w_i = \max(z_i - \tau, 0)`.
 
@@ -129,6 +148,7 @@ def sparsemax(logits: Float[Tensor, "*rows keys"], mask: Bool[Tensor, "..."] | N
     return weights if mask is None else weights.masked_fill(~mask, 0.0)
 
 
+@_precise
 def entmax15(logits: Float[Tensor, "*rows keys"], mask: Bool[Tensor, "..."] | None = None) -> Float[Tensor, "*rows keys"]:
     r"""1.5-entmax: :math:`w_i = \max(z_i / 2 - \tau, 0)^2`, sparse like sparsemax and smooth like softmax.
 
@@ -153,6 +173,7 @@ def entmax15(logits: Float[Tensor, "*rows keys"], mask: Bool[Tensor, "..."] | No
     return weights if mask is None else weights.masked_fill(~mask, 0.0)
 
 
+@_precise
 def entmax(
     logits: Float[Tensor, "*rows keys"],
     mask: Bool[Tensor, "..."] | None = None,
@@ -163,13 +184,14 @@ def entmax(
     r""":math:`\alpha`-entmax: :math:`w_i = [1 + (\alpha - 1)(z_i - \tau)]_+^{1/(\alpha - 1)}`, tau such that a row sums
     to one. Softmax at alpha = 1, sparsemax at alpha = 2.
 
-    ``alpha`` (at least 1) may be a tensor that broadcasts against the logits with one key, such as (heads, 1, 1) for one
+    ``alpha`` (at least 1; a smaller one counts as 1) may be a tensor that broadcasts against the logits with one key, such as (heads, 1, 1) for one
     learned alpha per head (Correia, Niculae and Martins, arXiv 1909.00015), and receives a gradient. The threshold is
     found by bisection and gets its derivative from one Newton step (the implicit function theorem).
     """
     alpha = torch.as_tensor(alpha, dtype=logits.dtype, device=logits.device)
     # Below, log1p(a x) / a is accurate however small a is; only a = 0 itself has to be kept away.
-    a = (alpha - 1).clamp_min(1e-6)
+    # Where it is raised the gradient passes on, so that a learned alpha can leave 1.
+    a = alpha - 1 + (1e-6 - (alpha - 1)).clamp_min(0).detach()
     if mask is not None:
         logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
     z = (logits - logits.detach().amax(-1, keepdim=True)).clamp_min(-1e4)

@@ -52,7 +52,7 @@ class Request:
         query = torch.arange(self.q.shape[-2], device=device)[rows] + self.offset
         key = torch.arange(self.k.shape[-2], device=device)[cols]
         if isinstance(self.mask, Mask):
-            table = self.mask.block(query, key, self.q.shape[0])
+            table = self.mask.block(query, key, self.q.shape[0], self.q.shape[1])
         elif self.mask is not None:
             table = cut(self.mask, rows, cols)
         else:

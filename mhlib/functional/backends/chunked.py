@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mhlib.functional.normalizers import sink_of, softmax
 from mhlib.functional.request import Request, Support, cut
@@ -113,8 +112,10 @@ class _Chunked(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, d_out, d_lse):
+        # once_differentiable raises only where the incoming gradient needs one; what is asked for here would be lost otherwise.
+        if torch.is_grad_enabled():
+            raise RuntimeError("backend 'chunked' has no second derivative (create_graph=True); use backend='reference'")
         q, k, v, bias, sink, out, lse = ctx.saved_tensors
         request, groups = ctx.request, k.shape[1]
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)

@@ -19,6 +19,8 @@ def supports(request: Request) -> Support:
         return Support(False, "it has no dropout")
     if request.q.device.type == "cpu" and request.needs_grad():
         return Support(False, "it has no backward pass on CPU")
+    if 0 in (*request.q.shape, *request.k.shape):
+        return Support(False, "it divides by the number of blocks, and without queries or keys there are none")
     if request.q.dtype == torch.float64:
         return Support(False, "it does not take float64")
     return Support(True)

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mhlib.functional.normalizers import widened
 from mhlib.functional.request import Request, Support
 
 __all__ = ["scores", "weighted_sum"]
@@ -35,10 +36,19 @@ def supports(request: Request) -> Support:
 
 
 def run(request: Request) -> Tensor | tuple[Tensor, Tensor]:
-    logits = scores(request.q, request.k, request.scale)
+    dtype = request.q.dtype
+    q, k, v = (widened(x) for x in (request.q, request.k, request.v))  # products of large numbers leave float16
+    logits, allowed = scores(q, k, request.scale), request.allowed()
     if request.bias is not None:
-        logits = logits + request.bias
-    weights = request.normalizer(logits, request.allowed())
+        logits, allowed = with_bias(logits, request.bias, allowed)
+    weights = request.normalizer(logits, allowed)
     dropped = torch.dropout(weights, request.dropout, True) if request.dropout else weights
-    out = weighted_sum(dropped, request.v)
-    return (out, weights) if request.return_weights else out
+    out = weighted_sum(dropped, v).to(dtype)
+    return (out, weights.to(dtype)) if request.return_weights else out
+
+
+def with_bias(logits: Tensor, bias: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Logits with the bias added, and the mask with what a bias of -inf rules out: a whole row of -inf would be NaN."""
+    ruled_out = bias == float("-inf")
+    allowed = ~ruled_out if allowed is None else allowed & ~ruled_out
+    return logits + bias.masked_fill(ruled_out, 0.0), allowed

@@ -47,7 +47,8 @@ def run(request: Request) -> Tensor:
 def _plainly_causal(request: Request) -> bool:
     """SDPA's own flag aligns the first query with the first key, so it serves only square, otherwise open attention."""
     open_otherwise = request.mask is None and request.bias is None and request.window[0] is None
-    return request.causal and open_otherwise and request.offset == 0 and request.q.shape[-2] > 1
+    # A branch: where lengths are symbols of torch.compile, the comparison is one too, and the flag must be a constant.
+    return True if request.causal and open_otherwise and request.offset == 0 and request.q.shape[-2] > 1 else False
 
 
 def _table(request: Request) -> Tensor | None:
