@@ -1,7 +1,8 @@
 """Pooling primitives: reductions over the tokens that leave out what is masked, and give zeros where nothing is left.
 
 ``x`` is (batch, tokens, dim); ``key_mask`` (batch, tokens) is True for real tokens, None when all are. Whatever a masked
-token holds, it changes neither value nor gradient.
+token holds, it changes neither value nor gradient. Half-precision tokens are counted and averaged in float32, for neither
+their numbers nor the sums of their squares need fit into 16 bits; the result has their dtype again.
 """
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 __all__ = [
+    "accumulator",
     "masked_count",
     "masked_logsumexp",
     "masked_max",
@@ -24,6 +26,11 @@ Mask = Bool[Tensor, "batch tokens"]
 Pooled = Float[Tensor, "batch dim"]
 
 
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to count and sum numbers of ``dtype`` in: float32 for half precision, itself otherwise."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
 def _fill(x: Tensor, key_mask: Tensor | None, value: float) -> Tensor:
     return x if key_mask is None else torch.where(key_mask[..., None], x, value)
 
@@ -32,21 +39,28 @@ def _nothing_is_zero(y: Tensor, key_mask: Tensor | None) -> Tensor:
     return y if key_mask is None else torch.where(key_mask.any(1)[:, None], y, 0.0)
 
 
-def masked_count(x: Tokens, key_mask: Mask | None = None) -> Float[Tensor, "batch 1"]:
-    """Number of real tokens, in the dtype of ``x``."""
+def masked_count(
+    x: Tokens, key_mask: Mask | None = None, *, dtype: torch.dtype | None = None
+) -> Float[Tensor, "batch 1"]:
+    """Number of real tokens, in the dtype of ``x`` unless another is given."""
     if key_mask is None:
-        return x.new_full((x.shape[0], 1), x.shape[1])
-    return key_mask.sum(1, keepdim=True).to(x.dtype)
+        return x.new_full((x.shape[0], 1), x.shape[1], dtype=dtype)
+    return key_mask.sum(1, keepdim=True).to(dtype or x.dtype)
 
 
-def masked_sum(x: Tokens, key_mask: Mask | None = None) -> Pooled:
-    r"""The sum :math:`\sum_n x_n` over the real tokens."""
-    return _fill(x, key_mask, 0.0).sum(1)
+def masked_sum(x: Tokens, key_mask: Mask | None = None, *, dtype: torch.dtype | None = None) -> Pooled:
+    r"""The sum :math:`\sum_n x_n` over the real tokens, in the dtype of ``x`` unless another is given."""
+    return _fill(x, key_mask, 0.0).sum(1, dtype=dtype)
 
 
 def masked_mean(x: Tokens, key_mask: Mask | None = None) -> Pooled:
     r"""The mean :math:`\frac1N \sum_n x_n` over the N real tokens."""
-    return masked_sum(x, key_mask) / masked_count(x, key_mask).clamp_min(1)
+    return _mean(x, key_mask).to(x.dtype)
+
+
+def _mean(x: Tensor, key_mask: Tensor | None) -> Tensor:
+    precise = accumulator(x.dtype)
+    return masked_sum(x, key_mask, dtype=precise) / masked_count(x, key_mask, dtype=precise).clamp_min(1)
 
 
 def masked_max(x: Tokens, key_mask: Mask | None = None) -> Pooled:
@@ -70,11 +84,12 @@ def masked_std(x: Tokens, key_mask: Mask | None = None, *, eps: float = 0.0) -> 
     In two passes, so that a large mean does not swallow a small deviation. Where the variance is at most ``eps`` the
     gradient is zero instead of infinite.
     """
-    centred = x - masked_mean(x, key_mask)[:, None]
-    variance = masked_mean(centred.square(), key_mask)
+    centred = x - _mean(x, key_mask)[:, None]
+    variance = _mean(centred.square(), key_mask)
     spread = variance > eps
     root = torch.where(spread, variance, 1.0).sqrt()
-    return torch.where(spread, root, eps**0.5 if key_mask is None else eps**0.5 * key_mask.any(1)[:, None].to(x.dtype))
+    least = eps**0.5 if key_mask is None else eps**0.5 * key_mask.any(1)[:, None].to(root.dtype)
+    return torch.where(spread, root, least).to(x.dtype)
 
 
 def masked_quantile(x: Tokens, q: float, key_mask: Mask | None = None) -> Pooled:
@@ -82,7 +97,7 @@ def masked_quantile(x: Tokens, q: float, key_mask: Mask | None = None) -> Pooled
     if not 0.0 <= q <= 1.0:
         raise ValueError(f"q must be between 0 and 1, got {q}")
     ordered = _fill(x, key_mask, float("inf")).sort(1).values
-    place = q * (masked_count(x, key_mask) - 1).clamp_min(0)
+    place = q * (masked_count(x, key_mask, dtype=torch.float64) - 1).clamp_min(0)  # a place among many tokens needs its digits
     low = place.floor().long()
     high = place.ceil().long()
     at = lambda index: ordered.gather(1, index[:, None].expand(-1, -1, x.shape[-1]))[:, 0]  # noqa: E731

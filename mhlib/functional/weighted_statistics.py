@@ -5,6 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mhlib.functional.kernel_backend import takes_kernel
+from mhlib.functional.pooling import accumulator
 
 __all__ = ["weighted_statistics"]
 
@@ -28,7 +29,7 @@ def weighted_statistics(
         backend: "reference" (the formula), "triton" (:func:`mhlib.kernels.statistics_pool`, one pass), or "auto": the
             kernel on CUDA, the formula elsewhere.
 
-    A set without a token, or whose weights are zero, gives zeros.
+    A set without a token, or whose weights are zero, gives zeros. Half precision is summed in float32.
     """
     if takes_kernel(backend, x):
         from mhlib.kernels import statistics_pool
@@ -38,6 +39,8 @@ def weighted_statistics(
         weights = x.new_ones(*x.shape[:2], 1)
     if x.shape[-1] % weights.shape[-1]:
         raise ValueError(f"the number of weights per token must divide dim={x.shape[-1]}, got {weights.shape[-1]}")
+    dtype, precise = x.dtype, accumulator(x.dtype)
+    x, weights = x.to(precise), weights.to(precise)
     w = weights.repeat_interleave(x.shape[-1] // weights.shape[-1], -1)
     if key_mask is not None:
         w, x = (torch.where(key_mask[..., None], a, 0.0) for a in (w, x))
@@ -47,4 +50,4 @@ def weighted_statistics(
     variance = (w * (x - mean[:, None]).square()).sum(1) / some
     spread = (variance > eps) & (total != 0)
     root = torch.where(spread, torch.where(spread, variance, 1.0).sqrt(), eps**0.5)
-    return mean, torch.where(total == 0, 0.0, root)
+    return mean.to(dtype), torch.where(total == 0, 0.0, root).to(dtype)

@@ -4,6 +4,8 @@ A pool over tokens implements ``pool``; one that can take its tokens in pieces i
 ``finish`` instead, and gets ``pool`` from them, so that a bag of a million instances needs the memory of one piece.
 """
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,11 +93,18 @@ class Pool(nn.Module):
 class StreamingPool(Pool):
     """A pool whose tokens may come in pieces: ``finish(update(update(start(...), piece), piece))`` is the whole.
 
-    A state is a tuple of tensors whose size does not depend on the number of tokens.
+    A state is a tuple of tensors whose size does not depend on the number of tokens. A piece without tokens leaves it as it
+    is. Half-precision tokens may be summed in float32; ``finish`` then returns that, ``pool`` the dtype of the tokens.
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """An ``update`` need not think of empty pieces: it does not see them."""
+        super().__init_subclass__(**kwargs)
+        if "update" in vars(cls):
+            cls.update = _skips_empty_pieces(cls.update)
+
     def start(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        """The state before any token, on the device and in the dtype of ``like``."""
+        """The state before any token, on the device of ``like`` and in its dtype, or float32 where that is half precision."""
         raise NotImplementedError(f"{type(self).__name__} defines no start(batch, like)")
 
     def update(self, state: tuple[Tensor, ...], x: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -107,7 +116,15 @@ class StreamingPool(Pool):
         raise NotImplementedError(f"{type(self).__name__} defines no finish(state)")
 
     def pool(self, x: Tensor, key_mask: Tensor | None, call: PoolCall) -> Tensor:
-        return self.finish(self.update(self.start(x.shape[0], x), x, key_mask))
+        return self.finish(self.update(self.start(x.shape[0], x), x, key_mask)).to(x.dtype)
+
+
+def _skips_empty_pieces(update: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    @functools.wraps(update)
+    def guarded(self: StreamingPool, state: tuple[Tensor, ...], x: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        return update(self, state, x, *args, **kwargs) if x.shape[1] else state
+
+    return guarded
 
 
 def check_pool_inputs(pool: Any, x: Tensor, key_mask: Tensor | None, extra: dict[str, Any]) -> None:

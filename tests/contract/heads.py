@@ -172,6 +172,22 @@ def decoding(m: Mechanism) -> None:
         close(torch.cat(steps, 1)[keep], head(x, causal=True, key_mask=keep)[keep], "decoding with padding on the left")
 
 
+def autocast(m: Mechanism) -> None:
+    head = m.example().eval()
+    x = tokens(head.dim, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = head(x)
+        assert y.shape == x.shape
+        finite(y, "the output under autocast")
+        if "decodes" in m.properties:
+            with torch.no_grad():
+                cache = head.init_cache(2, 6)
+                steps = [head(piece, causal=True, cache=cache) for piece in (x[:, :4], x[:, 4:])]
+            close(torch.cat(steps, 1).float(), head(x, causal=True).detach().float(), "decoding under autocast", 0.1)
+    y.sum().backward()
+    finite([p.grad for p in head.parameters() if p.grad is not None], "the gradients under autocast")
+
+
 def counted_costs(m: Mechanism) -> None:
     head = m.example().eval()
     for n in (4, 9):
@@ -202,5 +218,5 @@ def bad_input(m: Mechanism) -> None:
 CHECKS: list[Check] = [
     shapes_and_dtypes, lengths, gradients, masked_tokens_do_not_matter, nothing_to_attend_to, pair_masks, causality,
     equivariance, batch_invariance, determinism, weights_and_output_agree, copies, strides, huge_inputs, decoding,
-    counted_costs, bad_input,
+    autocast, counted_costs, bad_input,
 ]  # fmt: skip

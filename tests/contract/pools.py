@@ -101,7 +101,7 @@ def streaming(m: Mechanism) -> None:
     keep[:, 0] = True
     state = pool.start(2, x)
     sizes = [t.numel() for t in state]
-    for piece in torch.arange(11).tensor_split(4):
+    for piece in torch.arange(11).tensor_split([0, 3, 3, 7]):  # two of them without a token
         state = pool.update(state, x[:, piece], keep[:, piece])
     assert [t.numel() for t in state] == sizes, "the state grows with the tokens"
     close(pool.finish(state), pool(x, key_mask=keep), "pieces give another result than the whole")
@@ -161,6 +161,15 @@ def huge_inputs(m: Mechanism) -> None:
     finite([y, *(torch.autograd.grad(y.sum(), x) if m.gradient != "none" else ())], "output or gradient for huge inputs")
 
 
+def autocast(m: Mechanism) -> None:
+    pool = m.example().eval()
+    x = tokens(pool.dim, dtype=torch.float32).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = pool(x)
+    assert y.shape == pool(x).shape
+    finite([y, *(torch.autograd.grad(y.sum(), x) if m.gradient != "none" else ())], "output or gradient under autocast")
+
+
 def bad_input(m: Mechanism) -> None:
     pool = m.example()
     x = tokens(pool.dim, dtype=torch.float32)
@@ -171,7 +180,7 @@ def bad_input(m: Mechanism) -> None:
 
 CHECKS: list[Check] = [
     shapes_and_dtypes, lengths, gradients, masked_tokens_do_not_matter, nothing_to_pool, invariance, duplication, ragged_sets,
-    streaming, reports, batch_invariance, determinism, copies, strides, huge_inputs, bad_input,
+    streaming, reports, batch_invariance, determinism, copies, strides, huge_inputs, autocast, bad_input,
 ]  # fmt: skip
 
 

@@ -90,6 +90,11 @@ class StaleCache(MultiHeadAttention):
         return kv if call.cache is None or call.keys == call.x.shape[1] else tuple(t[:, :, :-1].repeat(1, 1, 2, 1)[:, :, : call.keys] for t in kv)
 
 
+class OneDtypeOnly(MultiHeadAttention):
+    def merge(self, heads, call):
+        return torch.lerp(call.x, super().merge(heads, call), 1.0)
+
+
 class Costlier(MultiHeadAttention):
     def make_projections(self, bias):
         super().make_projections(bias)
@@ -142,6 +147,7 @@ class ForgetsWeights(MultiHeadAttention):
         (Strided, heads.strides),
         (Overflows, heads.huge_inputs),
         (StaleCache, heads.decoding),
+        (OneDtypeOnly, heads.autocast),
         (Costlier, heads.counted_costs),
         (TakesAnything, heads.bad_input),
     ],
@@ -283,6 +289,12 @@ class OverflowingMean(Mean):
         return super().pool(x.exp(), key_mask).log()
 
 
+class OneDtypeOnlyMean(Mean):
+    def pool(self, x, key_mask):
+        y = super().pool(x, key_mask)
+        return torch.lerp(y, y @ torch.eye(5, dtype=x.dtype), 0.5)
+
+
 def pool(cls) -> Mechanism:
     return Mechanism("faulty", "pool", "pool-global", "", (), POOL_PROMISES, "exact", lambda: cls(5) if issubclass(cls, MeanPool) else cls(), (), (), cls)
 
@@ -308,6 +320,7 @@ def pool(cls) -> Mechanism:
         (Hidden, pools.copies),
         (StridedMean, pools.strides),
         (OverflowingMean, pools.huge_inputs),
+        (OneDtypeOnlyMean, pools.autocast),
     ],
     ids=lambda x: x.__name__,
 )

@@ -47,6 +47,17 @@ def test_nothing_gives_zeros():
         assert (torch.autograd.grad((mean + deviation).sum(), x)[0] == 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_summed_in_float32(dtype):
+    x = torch.cat([300 * torch.randn(1, 70_000, 1), torch.full((1, 70_000, 1), 100.0)], -1).to(dtype)
+    weights = torch.rand(1, 70_000, 1).to(dtype)
+    for w in (weights, None):
+        want = weighted_statistics(x.double(), None if w is None else w.double())
+        for ours, exact in zip(weighted_statistics(x, w), want):
+            assert ours.dtype == dtype
+            torch.testing.assert_close(ours.double(), exact, atol=0.1, rtol=2 * torch.finfo(dtype).eps)
+
+
 def test_gradients():
     weights = torch.rand(2, 4, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(weighted_statistics, (random(2, 4, 6), weights), fast_mode=True)

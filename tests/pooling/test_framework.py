@@ -1,5 +1,7 @@
 """SimPool's framework: each instance is the pool that it is said to be, and the parts behave at their limits."""
 
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -139,6 +141,12 @@ def test_temperature():
     torch.testing.assert_close(pool(0.0)(x), x.mean(1))
     best = pooling.scaled_dot(x.mean(1, keepdim=True), x)[:, 0].argmax(-1)
     torch.testing.assert_close(pool(1e6)(x), x[torch.arange(3), best])
+
+
+@pytest.mark.parametrize("make", [pooling.average_parts, lambda dim: pooling.transport_parts(dim, 3), lambda dim: pooling.slot_parts(dim, 3)])
+def test_a_pool_can_be_pickled(make):
+    pool, x = make(5).double(), sets()
+    torch.testing.assert_close(pickle.loads(pickle.dumps(pool))(x), pool(x))
 
 
 def test_errors(as_a_user):

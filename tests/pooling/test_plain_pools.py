@@ -5,6 +5,7 @@ import torch
 
 from mhlib import pooling
 from mhlib.experiments import peak_memory
+from mhlib.functional.pooling import masked_mean
 
 STREAMS = {
     "mean": lambda: pooling.MeanPool(8),
@@ -108,6 +109,43 @@ def test_a_small_deviation_beside_a_large_mean():
         state = pool.update(state, piece)
     for y in (pool(x), pool.finish(state)):
         torch.testing.assert_close(y, want, rtol=0.02, atol=0)
+
+
+HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+
+
+@HALVES
+@pytest.mark.parametrize("q", [0.0, 0.5, 0.99, 1.0])
+def test_a_quantile_of_many_tokens_in_half_precision(dtype, q):
+    for tokens in (300, 1001, 5000):
+        x = torch.randn(1, tokens, 3).to(dtype)
+        want = x.double().quantile(q, 1).to(dtype)
+        torch.testing.assert_close(pooling.QuantilePool(3, q)(x), want, atol=0, rtol=2 * torch.finfo(dtype).eps)
+
+
+@HALVES
+def test_sums_that_do_not_fit_into_half_precision(dtype):
+    tolerance = dict(atol=0, rtol=2 * torch.finfo(dtype).eps)
+    many, wide = torch.full((1, 70_000, 1), 100.0), 300 * torch.randn(1, 50, 1)
+    for x in (many.to(dtype), wide.to(dtype), torch.randn(1, 70_000, 1).to(dtype)):
+        spread = x.double().std(1, correction=0).to(dtype)
+        torch.testing.assert_close(pooling.StdPool(1)(x), spread, **tolerance)
+        for mean in (masked_mean(x), masked_mean(x, torch.ones(x.shape[:2], dtype=torch.bool))):
+            torch.testing.assert_close(mean, x.double().mean(1).to(dtype), atol=1e-4, rtol=tolerance["rtol"])
+        pool = pooling.StdPool(1)
+        state = pool.start(1, x)
+        for piece in x.tensor_split(5, 1):
+            state = pool.update(state, piece)
+        torch.testing.assert_close(pool.finish(state).to(dtype), spread, **tolerance)
+    assert pooling.MeanPool(1)(many.to(dtype)).item() == 100
+
+
+def test_a_piece_without_tokens_leaves_the_state_as_it_is():
+    for name, make in STREAMS.items():
+        pool, x = make(), torch.rand(2, 5, 8)
+        state = pool.update(pool.start(2, x), x)
+        for nothing in (pool.update(state, x[:, :0]), pool.update(state, x[:, :0], torch.ones(2, 0, dtype=torch.bool))):
+            assert all(torch.equal(a, b) for a, b in zip(nothing, state)), name
 
 
 def test_wrong_arguments(as_a_user):

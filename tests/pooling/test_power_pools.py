@@ -127,6 +127,8 @@ def test_the_sum_form_is_larger_by_the_logarithm_of_the_number():
     "make, text",
     [
         (lambda: LogSumExpPool(4, 0.0), "other than 0, got 0.0"),
+        (lambda: LogSumExpPool(4, math.inf), "must be finite, got inf; for the mean use MeanPool"),
+        (lambda: LogSumExpPool(4, math.nan), "must be finite, got nan"),
         (lambda: LogSumExpPool(4, -1.0, learned=True), "positive to be learned, got -1.0"),
         (lambda: GeneralizedMeanPool(4, 0.0), "not 0, got 0.0"),
         (lambda: GeneralizedMeanPool(4, math.inf), "use MaxPool"),

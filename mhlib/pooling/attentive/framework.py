@@ -54,6 +54,11 @@ def negative_distance(q: Vectors, k: Tokens) -> Float[Tensor, "batch queries tok
     return 2 * q @ k.mT - q.square().sum(-1)[:, :, None] - k.square().sum(-1)[:, None]
 
 
+def _take(z: Vectors, u: Vectors) -> Vectors:
+    """What came in replaces what was there."""
+    return z
+
+
 def _plain_average():
     return FrameworkPool(5, start=MeanStart(), similarity=no_similarity), lambda x: x.mean(1)
 
@@ -126,7 +131,7 @@ class FrameworkPool(Pool):
             raise ValueError(f"iterations must be at least 1, got {iterations}")
         self.start, self.iterations = start, iterations
         self.query, self.key, self.value = query or nn.Identity(), key or nn.Identity(), value or nn.Identity()
-        self.similarity, self.assign, self.update = similarity, assign, update or (lambda z, u: z)
+        self.similarity, self.assign, self.update = similarity, assign, update or _take
         self.mean = mean or ArithmeticMean()
 
     def pool(self, x: Tensor, key_mask: Tensor | None, call: PoolCall) -> Tensor:

@@ -3,6 +3,8 @@
 They are for seeing what differs. To use one, take the class of its own where there is one: those have heads and run fused.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -30,6 +32,10 @@ __all__ = [
 
 def _matrix(dim: int) -> nn.Linear:
     return nn.Linear(dim, dim, bias=False)
+
+
+def _distance_over(q: Tensor, k: Tensor, epsilon: float) -> Tensor:
+    return negative_distance(q, k) / epsilon
 
 
 def average_parts(dim: int) -> FrameworkPool:
@@ -82,7 +88,7 @@ def transport_parts(dim: int, queries: int, epsilon: float = 1.0) -> FrameworkPo
     return FrameworkPool(
         dim,
         start=LearnedStart(queries, dim),
-        similarity=lambda q, k: negative_distance(q, k) / epsilon,
+        similarity=partial(_distance_over, epsilon=epsilon),
         assign=sinkhorn,
     )
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from mhlib.functional.pooling import masked_count, masked_sum
+from mhlib.functional.pooling import accumulator, masked_count, masked_sum
 from mhlib.pooling.base import StreamingPool
 from mhlib.registry import Reduction, register
 
@@ -26,14 +26,19 @@ def _sum():
     reductions=(Reduction("no padding: torch.sum over the tokens", _sum),),
 )
 class SumPool(StreamingPool):
-    r"""Sum pooling: :math:`y = \sum_n x_n`; it counts tokens, so twice the set gives twice the vector."""
+    r"""Sum pooling: :math:`y = \sum_n x_n`; it counts tokens, so twice the set gives twice the vector.
+
+    Half-precision tokens are summed in float32.
+    """
 
     def start(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        return like.new_zeros(batch, self.dim), like.new_zeros(batch, 1)
+        precise = accumulator(like.dtype)
+        return like.new_zeros(batch, self.dim, dtype=precise), like.new_zeros(batch, 1, dtype=precise)
 
     def update(self, state: tuple[Tensor, ...], x: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, ...]:
         total, count = state
-        return total + masked_sum(x, key_mask), count + masked_count(x, key_mask)
+        more = masked_sum(x, key_mask, dtype=total.dtype), masked_count(x, key_mask, dtype=count.dtype)
+        return total + more[0], count + more[1]
 
     def finish(self, state: tuple[Tensor, ...]) -> Tensor:
         return state[0]

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mhlib.functional.kernel_backend import takes_kernel
-from mhlib.functional.pooling import masked_count, masked_mean, masked_std, masked_sum
+from mhlib.functional.pooling import accumulator, masked_count, masked_mean, masked_std, masked_sum
 from mhlib.functional.weighted_statistics import weighted_statistics
 from mhlib.pooling.base import PoolCall, StreamingPool
 from mhlib.registry import Reduction, register
@@ -48,10 +48,12 @@ class StdPool(StreamingPool):
         return masked_std(x, key_mask, eps=self.eps)
 
     def start(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        return like.new_zeros(batch, 1), like.new_zeros(batch, self.dim), like.new_zeros(batch, self.dim)
+        zeros = like.new_zeros(batch, self.dim, dtype=accumulator(like.dtype))
+        return zeros[:, :1], zeros, zeros
 
     def update(self, state: tuple[Tensor, ...], x: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, ...]:
         count, mean, squares = state
+        x = x.to(mean.dtype)
         more, here = masked_count(x, key_mask), masked_mean(x, key_mask)
         total = (count + more).clamp_min(1)
         apart = here - mean

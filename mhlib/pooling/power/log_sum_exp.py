@@ -1,5 +1,7 @@
 """Log-sum-exp pooling: a temperature that goes from the mean to the maximum, for features of any sign."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -38,13 +40,15 @@ class LogSumExpPool(StreamingPool):
     :math:`\tau \log N`. Nothing overflows, whatever the temperature.
 
     Args:
-        temperature: the temperature, not zero.
+        temperature: the temperature, finite and not zero.
         learned: learn the temperature, one number; it must be positive then and stays so.
         average: divide by the number of tokens.
     """
 
     def __init__(self, dim: int, temperature: float = 1.0, *, learned: bool = False, average: bool = True):
         super().__init__(dim)
+        if not math.isfinite(temperature):
+            raise ValueError(f"temperature must be finite, got {temperature}; for the mean use MeanPool")
         if temperature == 0 or (learned and temperature < 0):
             raise ValueError(f"temperature must be {'positive to be learned' if learned else 'other than 0'}, got {temperature}")
         self.average, self.fixed = average, 1 / temperature
