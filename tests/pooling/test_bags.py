@@ -150,6 +150,16 @@ def test_a_million_instances_in_bounded_memory(make):
         torch.testing.assert_close(pool.finish(state).double(), pool.double()(bag), atol=1e-6, rtol=1e-3)
 
 
+@pytest.mark.parametrize("make", [*FIVE[:3], pooling.AttentionInstancePool, pooling.AttentionScorePool])
+def test_large_bags_of_half_precision_are_summed_in_float32(make):
+    pool = make(4).bfloat16()
+    x = torch.randn(1, 20_000, 4, dtype=torch.bfloat16)
+    with torch.no_grad():
+        y = pool(x)
+        assert y.dtype == torch.bfloat16 and pool.start(1, x)[0].dtype == torch.float32
+        torch.testing.assert_close(y.float(), pool.float()(x.float()), atol=0.01, rtol=0.02)
+
+
 def test_noisy_or_counts():
     pool, x = pooling.NoisyOrPool(5).double(), bags()
     once, twice = pool(x), pool(x.repeat(1, 2, 1))

@@ -15,6 +15,11 @@ __all__ = ["InstancePool"]
 Classes = Float[Tensor, "batch tokens classes"]
 
 
+def precise(dtype: torch.dtype) -> torch.dtype:
+    """What to sum many small numbers in: float32 for half precision, else ``dtype`` itself."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 class InstancePool(StreamingPool):
     r"""A bag's probability of each class as a weighted mean of its instances' probabilities:
 
@@ -52,8 +57,8 @@ class InstancePool(StreamingPool):
         return self.finish(self.fold(self.start(len(x), z), z, log_w, keep)).to(x.dtype)
 
     def start(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        zeros = like.new_zeros(batch, self.num_classes)
-        return torch.full_like(zeros, torch.finfo(like.dtype).min), zeros, zeros
+        zeros = like.new_zeros(batch, self.num_classes, dtype=precise(like.dtype))
+        return torch.full_like(zeros, torch.finfo(zeros.dtype).min), zeros, zeros
 
     def update(self, state: tuple[Tensor, ...], x: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, ...]:
         return self.fold(state, *self._look(x, key_mask), None if key_mask is None else key_mask[..., None])
@@ -66,7 +71,7 @@ class InstancePool(StreamingPool):
         if key_mask is not None:
             x = torch.where(key_mask[..., None], x, 0.0)
         z = self.score(x)
-        z = z.float() if z.dtype in (torch.float16, torch.bfloat16) else z  # sums of many small probabilities
+        z = z.to(precise(z.dtype))
         return z, self.log_weights(z, x).to(z.dtype)
 
     def shares(self, z: Classes, log_w: Classes, keep: Tensor | None) -> Classes:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from mhlib.pooling.bags.instance_pool import precise
 from mhlib.pooling.base import PoolCall, StreamingPool
 from mhlib.registry import Reduction, register
 
@@ -69,8 +70,8 @@ class ScorePool(StreamingPool):
         return self.finish(self._fold(self.start(len(x), log_w), log_w, values, key_mask)).to(x.dtype)
 
     def start(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        zeros = like.new_zeros(batch, 1)
-        return torch.full_like(zeros, torch.finfo(like.dtype).min), zeros, zeros
+        zeros = like.new_zeros(batch, 1, dtype=precise(like.dtype))
+        return torch.full_like(zeros, torch.finfo(zeros.dtype).min), zeros, zeros
 
     def update(self, state: tuple[Tensor, ...], x: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, ...]:
         return self._fold(state, *self._look(x, key_mask), key_mask)
@@ -80,10 +81,8 @@ class ScorePool(StreamingPool):
         return torch.where(some, self.outer(self._mean(tuple(torch.where(some, t, 0.0) for t in state))), 0.0)
 
     def _look(self, x: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        looked = self.look(self.encoder(x if key_mask is None else torch.where(key_mask[..., None], x, 0.0)))
-        if x.dtype in (torch.float16, torch.bfloat16):  # counts and sums over large bags
-            return looked[0].float(), looked[1].float()
-        return looked
+        log_w, values = self.look(self.encoder(x if key_mask is None else torch.where(key_mask[..., None], x, 0.0)))
+        return log_w.to(precise(x.dtype)), values.to(precise(x.dtype))
 
     def _fold(self, state, log_w, values, key_mask):
         """Merge these instances into (log of the summed weights, mean value, count): two parts of one attention."""
