@@ -34,7 +34,11 @@ class Device:
         return min(self.flops, intensity * self.bandwidth)
 
     def seconds(self, cost: Cost) -> float:
-        """The roofline's lower bound for a forward pass: the slower of arithmetic and traffic."""
+        """The roofline's lower bound for a forward pass: the slower of arithmetic and traffic.
+
+        Arithmetic is timed at the peak of 16-bit products. Wider types are slower still, so that the bound holds for them
+        without being tight; it does not hold for 8-bit types, which may be faster.
+        """
         return max(cost.matmul_flops / self.flops, cost.bytes / self.bandwidth)
 
     def bound(self, cost: Cost) -> str:

@@ -104,6 +104,8 @@ def of(
     if not hasattr(layer, "stage_costs"):
         raise ValueError(f"{type(layer).__name__} has no stage_costs(); cost.of counts the layers of mhlib.heads")
     keys = queries if keys is None else keys
+    if min(queries, keys, batch) < 1:
+        raise ValueError(f"queries, keys and batch must be at least 1, got queries={queries}, keys={keys}, batch={batch}")
     if cached and keys < queries:
         raise ValueError(f"with a cache there are at least as many keys as queries, got queries={queries}, keys={keys}")
     stages = layer.stage_costs(batch, queries, keys, queries if cached else keys)

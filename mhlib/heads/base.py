@@ -19,7 +19,8 @@ from mhlib.functional.normalizers import softmax
 from mhlib.functional.positions import Rotary
 from mhlib.heads.cache import Cache, KVCache
 from mhlib.heads.call import Call
-from mhlib.heads.checks import check_inputs, check_sizes
+from mhlib.heads.checks import check_inputs, check_options, check_sizes
+from mhlib.masks import Mask
 from mhlib.registry import Reduction, register
 
 __all__ = ["MultiHeadAttention"]
@@ -106,6 +107,7 @@ class MultiHeadAttention(nn.Module):
         self.v_head_dim = self.head_dim if v_head_dim is None else v_head_dim
         self.context_dim = dim if context_dim is None else context_dim
         self.dropout, self.rope, self.position_bias, self.backend = dropout, rope, position_bias, backend
+        check_options(dropout, backend, rope, *self.turned())
         self.scale = max(self.head_dim, 1) ** -0.5
         self.make_projections(bias)
 
@@ -115,6 +117,10 @@ class MultiHeadAttention(nn.Module):
         self.k_proj = nn.Linear(self.context_dim, self.num_kv_heads * self.head_dim, bias=bias)
         self.v_proj = nn.Linear(self.context_dim, self.num_kv_heads * self.v_head_dim, bias=bias)
         self.o_proj = nn.Linear(self.num_heads * self.v_head_dim, self.dim, bias=bias)
+
+    def turned(self) -> tuple[int, tuple[int, int]]:
+        """What ``rope`` turns: the width of a head, and how many heads of queries and of keys."""
+        return self.head_dim, (self.num_heads, self.num_kv_heads)
 
     # The five stages ---------------------------------------------------------------------------------------------------
 
@@ -209,7 +215,7 @@ class MultiHeadAttention(nn.Module):
         context: Float[Tensor, "batch new context_dim"] | None = None,
         *,
         key_mask: Bool[Tensor, "batch keys"] | None = None,
-        mask: Bool[Tensor, "_ _ _ keys"] | None = None,
+        mask: Bool[Tensor, "_ _ _ keys"] | Mask | None = None,
         causal: bool = False,
         cache: Cache | None = None,
         grid: tuple[int, int] | None = None,
@@ -221,7 +227,8 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             key_mask: True = a real token; for all keys, those in the cache first.
-            mask: True = this query may attend to this key, (batch or 1, heads or 1, queries or 1, keys).
+            mask: True = this query may attend to this key, (batch or 1, heads or 1, queries or 1, keys); a rule of
+                :mod:`mhlib.masks` is written out as such a table.
             causal: no query sees a key after it; the last query stands at the last key.
             cache: from :meth:`init_cache`; the tokens are appended to it and all that it holds is attended to.
             grid: (height, width) when the tokens are a raster, for the mechanisms that look at it.
@@ -234,6 +241,8 @@ class MultiHeadAttention(nn.Module):
         past = 0 if cache is None else cache.length
         context = x if context is None else context
         keys = past + context.shape[1]
+        if isinstance(mask, Mask):
+            mask = mask.dense(x.shape[1], keys, batch=x.shape[0], heads=self.num_heads, device=x.device)
         check_inputs(self, x, context, keys, key_mask, mask, causal, extra)
         if key_mask is not None:
             mask = key_mask[:, None, None] if mask is None else mask & key_mask[:, None, None]

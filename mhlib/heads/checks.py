@@ -5,6 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhlib.functional.attention import BACKENDS
+from mhlib.functional.positions import Rotary
+
 
 def check_sizes(dim: int, num_heads: int, num_kv_heads: int | None, head_dim: int | None, least: int = 1) -> None:
     """Sizes that a layer cannot be built with."""
@@ -16,6 +19,30 @@ def check_sizes(dim: int, num_heads: int, num_kv_heads: int | None, head_dim: in
         raise ValueError(f"head_dim must be at least {least}, got {head_dim}")
     if num_kv_heads is not None and (num_kv_heads < 1 or num_heads % num_kv_heads):
         raise ValueError(f"num_kv_heads must divide num_heads, got num_kv_heads={num_kv_heads}, num_heads={num_heads}")
+
+
+def check_options(dropout: float, backend: str, rope: Rotary | None, width: int, heads: tuple[int, ...]) -> None:
+    """Choices that a layer cannot be built with.
+
+    Args:
+        width: of what ``rope`` turns in a head.
+        heads: how many heads it turns, of queries and of keys.
+    """
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout is a probability in [0, 1), got {dropout}")
+    if backend != "auto" and backend not in BACKENDS:
+        raise ValueError(f"backend must be 'auto' or one of {', '.join(BACKENDS)}, got {backend!r}")
+    if rope is None:
+        return
+    if not isinstance(rope, Rotary):
+        raise TypeError(f"rope must be a mhlib.functional.Rotary or None, got {rope!r}")
+    if rope.dim > width:
+        raise ValueError(f"rope turns {rope.dim} numbers of a head, which has {width}: build Rotary(dim) with at most that")
+    rows = len(rope.frequencies) if rope.frequencies and isinstance(rope.frequencies[0], tuple) else 1
+    if any(n % rows for n in heads):
+        raise ValueError(
+            f"rope has frequencies for {rows} heads, which must divide the {heads[0]} query heads and the {heads[1]} key heads"
+        )
 
 
 def check_inputs(
@@ -56,5 +83,7 @@ def check_inputs(
 
 
 def _boolean(name: str, mask: Tensor) -> None:
+    if not isinstance(mask, Tensor):
+        raise ValueError(f"{name} must be a boolean tensor (True = may attend), got {type(mask).__name__}")
     if mask.dtype != torch.bool:
         raise ValueError(f"{name} must be boolean (True = may attend), got {mask.dtype}")

@@ -112,6 +112,8 @@ def test_dense_layers_become_compute_bound_with_the_batch():
     [
         (lambda: cost.of(torch.nn.Linear(2, 2), queries=1), "Linear has no stage_costs"),
         (lambda: cost.of(MultiHeadAttention(8, 2), queries=5, keys=3, cached=True), "got queries=5, keys=3"),
+        (lambda: cost.of(MultiHeadAttention(8, 2), queries=-3), "must be at least 1, got queries=-3, keys=-3, batch=1"),
+        (lambda: cost.prefill(MultiHeadAttention(8, 2), 4, batch=0), "got queries=4, keys=4, batch=0"),
         (lambda: per_cached_token(num_heads=3), "give head_dim .* or kv_rank"),
         (lambda: latent_order_cost("fast", DEEPSEEK_V3, 1), "order must be one of naive, reuse"),
     ],

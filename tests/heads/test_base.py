@@ -5,6 +5,7 @@ import torch
 
 from mhlib.functional.positions import ALiBi, RelativePositionBias, Rotary
 from mhlib.heads import GroupedQueryAttention, KVCache, MultiHeadAttention
+from mhlib.masks import Causal, SlidingWindow
 
 
 def layer(cls=MultiHeadAttention, **options):
@@ -172,11 +173,43 @@ def test_a_cache_refuses_what_is_not_for_it(x):
         (dict(dim=16, num_heads=0), "must be positive, got dim=16, num_heads=0"),
         (dict(dim=16, num_heads=4, num_kv_heads=3), "num_kv_heads must divide num_heads, got num_kv_heads=3"),
         (dict(dim=16, num_heads=4, head_dim=0), "head_dim must be at least 1, got 0"),
+        (dict(dim=16, num_heads=4, dropout=1.0), r"dropout is a probability in \[0, 1\), got 1.0"),
+        (dict(dim=16, num_heads=4, dropout=-0.1), r"dropout is a probability in \[0, 1\), got -0.1"),
+        (dict(dim=16, num_heads=4, backend="fast"), "backend must be 'auto' or one of reference, .*got 'fast'"),
+        (dict(dim=16, num_heads=4, rope=Rotary(6)), "rope turns 6 numbers of a head, which has 4"),
+        (
+            dict(dim=16, num_heads=4, num_kv_heads=2, rope=Rotary(2, frequencies=((1.0,),) * 4)),
+            "frequencies for 4 heads, which must divide the 4 query heads and the 2 key heads",
+        ),
     ],
 )
 def test_sizes_that_do_not_fit(options, match):
     with pytest.raises(ValueError, match=match):
         MultiHeadAttention(**options)
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_rope_is_a_rotary_embedding():
+    with pytest.raises(TypeError, match="rope must be a mhlib.functional.Rotary or None, got 10000"):
+        MultiHeadAttention(16, 4, rope=10000)
+
+
+@pytest.mark.parametrize("cls", [MultiHeadAttention, Doubled])
+def test_a_rule_as_mask_is_its_table(x, cls):
+    net, keep = layer(cls), torch.rand(2, 6) > 0.3
+    torch.testing.assert_close(net(x, mask=Causal()), net(x, causal=True))
+    near = SlidingWindow(3)
+    torch.testing.assert_close(net(x, mask=near, key_mask=keep), net(x, mask=near.dense(6), key_mask=keep))
+    with torch.no_grad():
+        cache = net.init_cache(2, 6)
+        steps = [net(x[:, i : i + 2], mask=Causal() & near, cache=cache) for i in range(0, 6, 2)]
+    torch.testing.assert_close(torch.cat(steps, 1), net(x, mask=near, causal=True))
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_a_mask_must_be_a_tensor_or_a_rule(x):
+    with pytest.raises(ValueError, match="mask must be a boolean tensor .*got list"):
+        layer()(x, mask=[[True]])
 
 
 @pytest.mark.usefixtures("as_a_user")

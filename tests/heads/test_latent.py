@@ -135,6 +135,10 @@ def test_cache_of_a_converted_llama_2_7b(ranks, percent):
     [
         (lambda: latent(execution="fast"), "execution must be one of auto, expanded, absorbed, got 'fast'"),
         (lambda: latent(rope=Rotary(4)), "rope must turn rope_dim=2 numbers, got rope.dim=4"),
+        (
+            lambda: latent(rope=Rotary(2, frequencies=((1.0,),) * 4)),
+            "frequencies for 4 heads, which must divide the 4 query heads and the 1 key heads",
+        ),
         (lambda: latent(kv_rank=0), "kv_rank must be at least 1, got 0"),
         (lambda: latent(rope_heads=3), "rope_heads must be 1 or num_kv_heads=4, got 3"),
         (lambda: mha2mla(MultiHeadAttention(16, 4), kv_rank=-1), "kv_rank must be at least 1 for factorization 'joint', got -1"),

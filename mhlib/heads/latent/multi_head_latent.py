@@ -105,6 +105,9 @@ class MultiHeadLatentAttention(MultiHeadAttention):
             raise ValueError(f"rope_heads must be 1 or num_kv_heads={self.num_kv_heads}, got {rope_heads}")
         self.scale = (self.head_dim + rope_dim) ** -0.5
 
+    def turned(self) -> tuple[int, tuple[int, int]]:
+        return self.rope_dim, (self.num_heads, self.rope_heads)
+
     def make_projections(self, bias: bool) -> None:
         heads, kv_heads, rank = self.num_heads, self.num_kv_heads, self.kv_rank
         queries = heads * (self.head_dim + self.rope_dim)
