@@ -5,11 +5,11 @@ second moment beside the mean) and ``merge`` (no output map).
 """
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from mhlib.cost import stages
 from mhlib.cost.model import StageCost
-from mhlib.heads.base import split_heads
 from mhlib.pooling.attentive.query_pool import AttentionPool
 from mhlib.pooling.statistics.statistics import SECONDS, StatisticsPool
 from mhlib.registry import Reduction, register
@@ -78,29 +78,35 @@ class MultiHeadStatisticsPool(AttentionPool):
 
     def make_queries(self) -> None:
         self.query = nn.Parameter(0.02 * torch.randn(1, self.dim))
+        own = torch.eye(self.num_heads).repeat_interleave(self.head_dim, 1)[:, None]
+        self.register_buffer("own", own, persistent=False)
 
     def project(self, x, context, call):
-        frames = split_heads(context, self.num_heads)
-        return split_heads(x, self.num_heads), (frames, frames)
+        # Heads as masks over whole frames: products with zeros cost less than copies of all slices.
+        return x[:, None] * self.own, (context[:, None], context[:, None])
 
     def aggregate(self, weights, v, call) -> Tensor:
-        mean = super().aggregate(weights, v, call)
+        mean = self._slices(super().aggregate(weights, v, call))
         if self.second is None:
             return mean
-        variance = super().aggregate(weights, (v - mean).square(), call)
+        variance = self._slices(super().aggregate(weights, (v - mean).square(), call))
         if self.second == "variance":
             return torch.cat([mean, variance], -1)
         spread = variance > 0
         return torch.cat([mean, torch.where(spread, torch.where(spread, variance, 1.0).sqrt(), 0.0)], -1)
 
+    def _slices(self, heads: Float[Tensor, "batch heads 1 dim"]) -> Float[Tensor, "batch 1 1 dim"]:
+        """Of each head its own slice, side by side."""
+        return (heads * self.own).sum(1, keepdim=True)
+
     def merge(self, heads, call) -> Tensor:
-        moments = heads.unflatten(-1, (-1, self.head_dim))
-        return moments.permute(0, 2, 3, 1, 4).flatten(2)
+        return heads[:, 0]
 
     def stage_costs(self, batch, queries, keys, new_keys):
-        found = stages.core(batch, self.num_heads, queries, keys, self.head_dim, self.head_dim, 2 * self.head_dim)
-        found["project"] = StageCost(self.dim, 0, 0, batch * new_keys * self.dim)
+        found = stages.core(batch, self.num_heads, queries, keys, self.dim, self.dim, self.dim)
+        found["project"] = StageCost(self.dim, 0, batch * self.num_heads * self.dim, batch * new_keys * self.dim)
         if self.second is not None:
-            found["aggregate"] += StageCost(0, 2 * batch * queries * keys * self.dim, 2 * batch * keys * self.dim, 0)
+            sums = 2 * batch * self.num_heads * queries * keys * self.dim
+            found["aggregate"] += StageCost(0, sums, 2 * batch * keys * self.dim, 0)
         found["merge"] = StageCost(0, 0, 0, batch * queries * self.dim * (1 if self.second is None else 2))
         return found
