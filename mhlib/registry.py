@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["Example", "KINDS", "Mechanism", "PROPERTIES", "Reduction", "find", "mechanisms", "register"]
+__all__ = ["Example", "FAMILIES", "KINDS", "Mechanism", "PROPERTIES", "Reduction", "find", "mechanisms", "register"]
 
 #: What a mechanism can be. Each kind has its own contract tests, and its own form of ``example``.
 KINDS = {
@@ -36,6 +36,15 @@ KINDS = {
     "analysis": "numbers computed about a model or a cost; example() gives an Example",
     "system": "a schedule over several devices that computes a known function; example() gives an Example with `shards`",
 }
+
+#: The families of the catalogue, and how many rows it has: written out, so that a registration need not read the catalogue.
+FAMILIES = (
+    "core", "projection", "kv-sharing", "latent", "score", "head-mixing", "head-routing", "head-regularisation",
+    "head-analysis", "sparse", "local-multiscale", "linear", "moe", "hybrid", "token-reduction", "multi-output", "systems",
+    "pool-global", "pool-local", "pool-attentive", "pool-statistics", "pool-mil", "pool-mixer", "pool-pyramid",
+    "pool-structure", "pool-embedding", "theory", "applications",
+)  # fmt: skip
+ROWS = 285
 
 #: What a mechanism can promise. Each promise is tested; for a head, what is not promised must be refused with an error.
 PROPERTIES = {
@@ -127,10 +136,10 @@ def register(
     Args:
         name: snake_case, unique.
         kind: one of ``KINDS``.
-        family: the family of the catalogue that it belongs to.
+        family: the family of the catalogue that it belongs to, one of ``FAMILIES``.
         example: builds it small; see ``KINDS`` for the form.
         stage: for a head, the stage or hook that it changes: project, score, normalize, aggregate, merge, ...
-        papers: row numbers of the catalogue that it implements.
+        papers: row numbers of the catalogue that it implements; none for a mechanism without a row.
         properties: the promises that it makes, out of ``PROPERTIES``.
         gradient: "exact", or "surrogate" where a part is detached or straight-through by design (no gradcheck then),
             or "none" where nothing is differentiated.
@@ -139,6 +148,14 @@ def register(
     """
     if kind not in KINDS:
         raise ValueError(f"{name}: kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    if family not in FAMILIES:
+        raise ValueError(f"{name}: family must be one of {', '.join(FAMILIES)}, got {family!r}")
+    strange = [n for n in papers if not isinstance(n, int) or not 1 <= n <= ROWS]
+    if strange:
+        raise ValueError(
+            f"{name}: papers must be row numbers of the catalogue, 1 to {ROWS}, got {', '.join(map(repr, strange))}; "
+            "leave papers out where the catalogue has no row"
+        )
     unknown = set(properties) - set(PROPERTIES)
     if unknown:
         raise ValueError(f"{name}: properties must be among {', '.join(PROPERTIES)}, got {', '.join(sorted(unknown))}")

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import mhlib
-from mhlib import registry
+from mhlib import catalog, registry
 
 
 def test_entries_are_complete():
@@ -39,13 +39,24 @@ def test_find_names_the_nearest():
     "options, match",
     [
         (dict(kind="layer"), "kind must be one of head, pool.*got 'layer'"),
+        (dict(family="no-such-family"), "family must be one of core, .*got 'no-such-family'"),
+        (dict(papers=(33, 999)), "papers must be row numbers of the catalogue, 1 to 285, got 999; leave papers out"),
+        (dict(papers=("194",)), "1 to 285, got '194'"),
         (dict(properties=("fast",)), "properties must be among causal.*got fast"),
         (dict(gradient="yes"), "gradient must be 'exact'.*got 'yes'"),
     ],
 )
-def test_mistakes_are_told_at_registration(options, match):
+def test_mistakes_are_told_at_registration(options, match, as_a_user):
     with pytest.raises(ValueError, match=match):
         registry.register("x", **dict(kind="head", family="core", example=object) | options)
+
+
+def test_families_and_rows_are_those_of_the_catalogue():
+    assert set(registry.FAMILIES) == {paper.family for paper in catalog.papers()}
+    assert [paper.n for paper in catalog.papers()] == list(range(1, registry.ROWS + 1))
+    code = "import sys, mhlib.heads; mhlib.heads.MultiHeadAttention; print('mhlib.catalog.papers' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False", "registering a mechanism reads the catalogue"
 
 
 def test_a_name_is_registered_once():

@@ -20,6 +20,8 @@ class Failure(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status: 0, 1 when a check failed, 2 when something wrong was asked for."""
     options = _parser().parse_args(arguments)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters shows question marks
     command = importlib.import_module(f"mhlib.cli.{options.command}_command")
     try:
         return command.run(options) or 0

@@ -1,6 +1,8 @@
 """Building a head from command-line options, and counting it."""
 
 import inspect
+import types
+import typing
 
 from torch import nn
 
@@ -39,10 +41,21 @@ def builder(m: Mechanism, dim: int, heads: int, options: dict):
         if name not in known:
             taken = ", ".join(n for n in known if n not in ("dim", "num_heads"))
             raise Failure(f"{m.name} has no option {name!r}{find.nearest(name, known) or '.'} It takes {taken}")
+        _check_type(m, name, options[name], known[name].annotation)
     missing = [name for name in required(m.obj) if name not in options]
     if missing:
         raise Failure(f"{m.name} needs {', '.join(missing)}: add {' '.join(map(_flag, missing))}")
     return lambda: m.obj(dim, heads, **options)
+
+
+def _check_type(m: Mechanism, name: str, value, annotation) -> None:
+    """A Failure unless the value is of a type that the option is declared with."""
+    declared = typing.get_args(annotation) or (annotation,)
+    plain = [t for t in declared if t in (bool, int, float, str, types.NoneType)]
+    if type(value) in plain or type(value) is int and float in plain or annotation is inspect.Parameter.empty:
+        return
+    wanted = " or ".join("none" if t is types.NoneType else t.__name__ for t in plain) or "no value that can be typed here"
+    raise Failure(f"option {name} of {m.name} takes {wanted}, got {value!r}; for others build it in Python and use mhlib.cost.of")
 
 
 def _flag(name: str) -> str:
@@ -64,7 +77,7 @@ def figures(layer, context: int, batch: int, dtype, device: str | None = None) -
         ("cache per token", lambda c: si(c.cache_bytes_per_token, "B")),
         ("cache in all", lambda c: si(batch * context * c.cache_bytes_per_token, "B")),
     ]
-    if device:
+    if device and dtype.itemsize > 1:  # the roofline knows the peak of 16-bit products, which 8-bit ones may exceed
         machine = cost.roofline(find.choice("device", device, cost.DEVICES))
         lines.append((f"limit on {machine.name}", machine.bound))
         lines.append(("no faster than", lambda c: si(machine.seconds(c), "s")))

@@ -4,15 +4,19 @@ import argparse
 
 import torch
 
+from mhlib import cost
 from mhlib.cli import Failure, build, find
-from mhlib.cli.text import table, wrap
+from mhlib.cli.text import si, table, wrap
 
 
 def run(options: argparse.Namespace) -> None:
     m = find.mechanism(options.name)
-    chosen = dict(map(_option, options.option))
-    if options.kv_heads is not None:
-        chosen["num_kv_heads"] = options.kv_heads
+    chosen: dict[str, int | float | str | bool | None] = {}
+    kv_heads = [] if options.kv_heads is None else [("num_kv_heads", options.kv_heads)]
+    for name, value in (*kv_heads, *map(_option, options.option)):
+        if name in chosen:
+            raise Failure(f"{name} is given twice, as {chosen[name]} and as {value}{' (--kv-heads sets it too)' * bool(kv_heads)}")
+        chosen[name] = value
     for name in ("context", "batch"):
         if getattr(options, name) < 1:
             raise Failure(f"--{name} must be at least 1, got {getattr(options, name)}")
@@ -23,6 +27,16 @@ def run(options: argparse.Namespace) -> None:
     head = ("", f"prefill of {options.context}", f"one token at {options.context}")
     print(table([head, *rows], right=(1, 2)))
     print("\n  Lower bounds: each weight, activation and cached number moves once (see mhlib.cost).")
+    if options.device:
+        print(wrap(_peak(cost.roofline(find.choice("device", options.device, cost.DEVICES)), getattr(torch, options.dtype)), 2, "  "))
+
+
+def _peak(device: cost.Device, dtype: torch.dtype) -> str:
+    """Which peak bounded the time, and what that means for the dtype."""
+    name, peak = str(dtype).removeprefix("torch."), f"{device.name}'s peak of 16-bit products, {si(device.flops, 'FLOP/s')}"
+    if dtype.itemsize < 2:
+        return f"No bound on the time: it would rest on {peak}, and products of {name} may be faster."
+    return f"Time is bounded by {peak}{'' if dtype.itemsize == 2 else f'; those of {name} are slower'}."
 
 
 def _option(text: str) -> tuple[str, int | float | str | bool | None]:

@@ -16,7 +16,7 @@ def mechanism(name: str) -> Mechanism:
         by_name |= {name.lower(): m for m in known.values() for name in names(m)}
     key = name.replace("-", "_").lower()
     if key not in by_name:
-        raise Failure(f"no mechanism is called {name!r}{nearest(key, known)}; `python -m mhlib list` shows all")
+        raise Failure(f"no mechanism is called {name!r}{nearest(key, known) or '.'} `python -m mhlib list` shows all")
     return by_name[key]
 
 
