@@ -9,7 +9,7 @@ _SYMBOLS = {
     "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "zeta": "ζ", "eta": "η", "theta": "θ", "lambda": "λ",
     "mu": "μ", "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ", "phi": "φ", "varphi": "φ", "psi": "ψ", "omega": "ω",
     "Sigma": "Σ", "Delta": "Δ", "Omega": "Ω", "Phi": "Φ", "Lambda": "Λ",
-    "left": "", "right": "", "!": "", ",": " ", ";": " ", ":": " ", " ": " ", "quad": "   ", "qquad": "    ", "\\": "\n",
+    "left": "", "right": "", "big": "", "Big": "", "textstyle": "", "!": "", ",": " ", ";": " ", ":": " ", " ": " ", "quad": "   ", "qquad": "    ", "\\": "\n",
     "{": "{", "}": "}", "_": "_", "%": "%",
 }  # fmt: skip
 _TOKEN = re.compile(r"\\([A-Za-z]+|.)|([{}^_&])|([^\\{}^_&]+)", re.DOTALL)
