@@ -217,7 +217,6 @@ def test_extras_of_an_installed_package(monkeypatch, tmp_path):
         (r"w_i = e^{z_i} / \sum_j e^{z_j}", "w_i = e^z_i / Σ_j e^z_j"),
         (r"\lfloor h\,G / H \rfloor", "⌊ h G / H ⌋"),
         (r"\tanh\Big(\sum_r p_r\Big)", "tanh(Σ_r p_r)"),
-        (r"\tanh\Big(\sum_r p_r\Big)", "tanh(Σ_r p_r)"),
         (r"\left(\frac12\right)^2 \unknown", "(1 / 2)^2 unknown"),
         (r"x^{-2i/d}", "x^(-2i/d)"),
     ],
