@@ -57,6 +57,7 @@ document.addEventListener("DOMContentLoaded", () => {
   }
 
   function si(number) {
+    if (number < 1000 && Number.isInteger(number)) return String(number);
     for (const [power, prefix] of [[15, "P"], [12, "T"], [9, "G"], [6, "M"], [3, "k"]]) {
       if (number >= 0.9995 * 10 ** power) return three(number / 10 ** power) + " " + prefix;
     }

@@ -36,6 +36,7 @@ def test_a_cell_leads_to_the_chapter_or_else_to_the_description(drawn):
 
 
 def test_cells_stand_below_their_stage(drawn):
+    assert drawn.find(class_="mh-whole")["colspan"] == "6"
     where = {cell.text.partition(",")[0]: cell.find_parent("td")["data-label"] for cell in drawn.select(".mh-cell")}
     assert where == {"one head": "project", "two heads": "several", "plain": "as a whole"}
 

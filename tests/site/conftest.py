@@ -1,5 +1,6 @@
 """The built site in a headless Chromium, opened from its folder as a reader without a network would."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,13 @@ def pytest_generate_tests(metafunc):
 def html() -> Path:
     assert (HTML / "index.html").is_file(), "the site is not built: run `make book` first"
     return HTML
+
+
+@pytest.fixture
+def audited(page_name) -> bool:
+    """Whether axe looks at a page: one source listing is like the next, so all are audited only with EVERY_PAGE=1, as at night."""
+    listings = [name for name in PAGES if name.startswith("_modules/")]
+    return page_name not in listings[1:] or bool(os.environ.get("EVERY_PAGE"))
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import json
 from functools import cache
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from atlas import generate
 from atlas.chapter import chapters
@@ -23,6 +23,12 @@ def anchors(page: Path) -> set[str]:
     return {tag.get("id") or tag.get("name") for tag in soup(page).find_all(lambda tag: tag.has_attr("id") or tag.has_attr("name"))}
 
 
+@cache
+def choices(page: Path) -> set[tuple[str, str]]:
+    """What the tables of a page can be filtered by."""
+    return {(select["name"], option["value"]) for select in soup(page).select(".mh-filter select") for option in select.find_all("option")}
+
+
 def test_links(html, page_name):
     page = html / page_name
     broken = []
@@ -33,6 +39,8 @@ def test_links(html, page_name):
         file = (page.parent / unquote(target.path)).resolve() if target.path else page
         if not file.exists():
             broken.append(f"{target.geturl()}: there is no {file}")
+        elif "=" in target.fragment:
+            broken += [f"{target.geturl()}: the page cannot be filtered by {choice}" for choice in parse_qsl(target.fragment) if choice not in choices(file)]
         elif target.fragment and file.suffix == ".html" and unquote(target.fragment) not in anchors(file):
             broken.append(f"{target.geturl()}: the page has no such anchor")
     assert not broken, "\n".join([page_name, *broken])

@@ -16,5 +16,8 @@
     suite      `make test`, stage by stage
     browser    the Chromium that the site tests use
     environment    settings of the processes that all of these start
+    terms      links from the words of a chapter to the glossary
+    page_extras    what a chapter gets below its text, and metadata for search engines
+    counts, compare_page, home, news    the pages that compare, and the first page
     lock       `make lock`
 """

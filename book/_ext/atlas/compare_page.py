@@ -1,6 +1,7 @@
 """Heads, and pools, side by side at a size of the reader's choice: a table to sort and a chart, from numbers counted at build time."""
 
 import json
+from decimal import ROUND_HALF_UP, Decimal
 
 from atlas import counts
 from atlas.api import Api
@@ -69,6 +70,8 @@ def _row(one, doc: str, api: Api) -> Row:
 
 def si(number: float) -> str:
     """Three digits and a prefix; compare.js writes numbers the same way."""
+    if number < 1000 and number == int(number):
+        return str(int(number))
     for power, prefix in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if number >= 0.9995 * 10**power:
             return f"{_three(number / 10**power)} {prefix}"
@@ -77,4 +80,5 @@ def si(number: float) -> str:
 
 def _three(number: float) -> str:
     digits = 2 if number < 9.995 else 1 if number < 99.95 else 0
-    return f"{number:.{digits}f}"
+    # Halves go up, as JavaScript's toFixed has them.
+    return str(Decimal(number).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))

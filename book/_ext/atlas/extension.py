@@ -1,15 +1,18 @@
 """The Sphinx extension: execute and generate first, then let Sphinx render; so plain `jupyter-book build .` does everything."""
 
+import logging
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from atlas import generate, mathjax, notebooks
+from atlas import generate, mathjax, notebooks, page_extras, terms
 from atlas.chapter import Chapter
 from atlas.inputs import digest
 from atlas.project import Project
+
+_MODULES = re.compile(r"~?\b(?:[a-z_]\w*\.)+(?=[A-Za-z_])")
 
 
 def prepare(app, config) -> None:
@@ -67,6 +70,15 @@ def no_edit_button(app, pagename, templatename, context, doctree) -> None:
                 group["buttons"] = [button for button in group["buttons"] if button["label"] != "source-edit-button"]
 
 
+def short_shapes(app, what, name, obj, options, signature, return_annotation):
+    """Shapes of jaxtyping hold words that Sphinx cannot parse; it would then show every name with all its modules."""
+
+    def short(text: str | None) -> str | None:
+        return text and (_MODULES.sub("", text) if "jaxtyping." in text else text)
+
+    return short(signature), short(return_annotation)
+
+
 def tidy(app, exception) -> None:
     """After a build: drop what should not be there."""
     out = Path(app.outdir)
@@ -90,10 +102,15 @@ def _remove_old_pages(app, out: Path) -> None:
 
 
 def setup(app) -> dict:
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # the social cards ask for a weight that their font has under another name
     app.connect("config-inited", prepare, priority=100)
     app.connect("source-read", fill_in_address)
     app.connect("env-get-outdated", outdated)
     app.connect("html-page-context", buttons)
     app.connect("html-page-context", no_edit_button, priority=900)  # after the theme has added its buttons
+    app.connect("html-page-context", page_extras.add)
+    app.connect("autodoc-process-signature", short_shapes)
+    app.connect("env-before-read-docs", terms.forget)
+    app.connect("doctree-resolved", terms.link_terms)
     app.connect("build-finished", tidy)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

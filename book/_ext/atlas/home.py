@@ -25,10 +25,10 @@ def parts(project: Project) -> dict[str, str]:
 
 
 def atlas(papers, status: dict, api: Api) -> str:
-    """Families down, stages across; a cell names its mechanisms. What is only planned is counted in the last column."""
+    """Families down, stages across; a cell names its mechanisms. What replaces all stages spans them; what is only planned is counted at the end."""
     known({paper.family for paper in papers} | {m.family for m in api.mechanisms.values()})
-    head = "".join(f'<th role="columnheader" scope="col">{title}</th>' for title in ("Family", *STAGES, SEVERAL, WHOLE, "planned"))
-    rows = "\n".join(_row(family, papers, status, api) for family in FAMILIES)
+    head = "".join(f'<th role="columnheader" scope="col">{title}</th>' for title in ("Family", *STAGES, SEVERAL, "planned"))
+    rows = "\n".join(_rows(family, papers, status, api) for family in FAMILIES)
     legend = "".join(f'<li data-part="{escape(part)}">{escape(part)}</li>' for part in PARTS)
     states = "".join(f'<li class="mh-state" data-state="{state}">{state}</li>' for state in STATES)
     return (
@@ -38,18 +38,25 @@ def atlas(papers, status: dict, api: Api) -> str:
     )
 
 
-def _row(family: str, papers, status: dict, api: Api) -> str:
+def _rows(family: str, papers, status: dict, api: Api) -> str:
     columns: dict[str, list[str]] = {column: [] for column in (*STAGES, SEVERAL, WHOLE)}
     for mechanism in api.mechanisms.values():
         if mechanism.family == family:
             columns[column(mechanism.stage)].append(_cell(mechanism, status, api))
     planned = sum(paper.family == family and status[paper.n].state == "planned" for paper in papers)
     last = f'<a href="{relative(CATALOGUE, DOC)}#family={family}&amp;state=planned"><span class="mh-state" data-state="planned">{planned} planned</span></a>'
-    cells = "".join(f'<td role="cell" data-label="{name}">{"".join(links)}</td>' for name, links in columns.items())
-    return (
-        f'<tr role="row" data-part="{escape(PART_OF[family])}"><th role="rowheader" scope="row">{escape(FAMILIES[family])}</th>'
-        f'{cells}<td role="cell" data-label="planned">{last if planned else ""}</td></tr>'
+    whole = columns.pop(WHOLE)
+    lines = []
+    if any(columns.values()) or not whole:
+        lines.append("".join(f'<td role="cell" data-label="{name}">{"".join(links)}</td>' for name, links in columns.items()))
+    if whole:
+        lines.append(f'<td role="cell" class="mh-whole" colspan="{len(columns)}" data-label="{WHOLE}">{"".join(whole)}</td>')
+    span = f' rowspan="{len(lines)}"' if len(lines) > 1 else ""
+    lines[0] = (
+        f'<th role="rowheader" scope="row"{span}>{escape(FAMILIES[family])}</th>{lines[0]}'
+        f'<td role="cell"{span} data-label="planned">{last if planned else ""}</td>'
     )
+    return "\n".join(f'<tr role="row" data-part="{escape(PART_OF[family])}">{line}</tr>' for line in lines)
 
 
 def column(stage: str) -> str:

@@ -66,7 +66,7 @@ class Suite:
             print(browser.HOW, file=sys.stderr)
             return 1
         command = [*PYTEST, "tests/site", "-n", str(JOBS), "--dist", "load"]
-        return self._stage("site tests", ["_build/html", "tests/site"], command)
+        return self._stage("site tests", ["_build/html", "_build/notebooks", "tests/site", "tests/colab.py"], command)
 
     # ---- how a stage is run
 

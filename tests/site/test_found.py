@@ -1,0 +1,88 @@
+"""What search engines and those who share a page need, and what a page may weigh."""
+
+import gzip
+import json
+from urllib.parse import urlsplit
+
+import pytest
+from atlas import page_extras
+from atlas.chapter import chapters
+from atlas.project import Project
+from bs4 import BeautifulSoup
+
+PROJECT = Project.here()
+CHAPTERS = [chapter.doc for chapter in chapters(PROJECT)]
+KILO = 1000
+
+
+def head(html, doc) -> BeautifulSoup:
+    return BeautifulSoup((html / f"{doc}.html").read_text(encoding="utf-8"), "html.parser").head
+
+
+@pytest.mark.parametrize("doc", PROJECT.documents())
+def test_a_page_introduces_itself(html, doc):
+    about = head(html, doc)
+    said = {tag.get("property") or tag.get("name"): tag.get("content") for tag in about.find_all("meta")}
+    assert about.title.text.strip().removeprefix("Heads and Pools").strip() or doc == "book/index"
+    assert said["og:title"] and said["og:site_name"] == "Heads and Pools" and said["og:url"] == PROJECT.repository.page(doc)
+    assert about.find("link", rel="canonical")["href"] == PROJECT.repository.page(doc)
+    card = said["og:image"].removeprefix(PROJECT.repository.site)
+    assert (html / card).is_file(), card
+
+
+def test_titles_differ(html):
+    titles = [head(html, doc).title.text for doc in PROJECT.documents()]
+    assert len(set(titles)) == len(titles)
+
+
+@pytest.mark.parametrize("doc", CHAPTERS)
+def test_a_chapter_names_its_papers(html, doc):
+    data = json.loads(head(html, doc).find("script", type="application/ld+json").text)
+    assert len(data.get("citation", [])) == len(page_extras.rows_of(PROJECT, doc))
+    assert head(html, doc).find("meta", attrs={"name": "description"})["content"].strip()
+
+
+def test_sitemap_lists_the_pages(html):
+    listed = BeautifulSoup((html / "sitemap.xml").read_text(encoding="utf-8"), "html.parser").find_all("loc")
+    addresses = {tag.text for tag in listed}
+    assert {PROJECT.repository.page(doc) for doc in PROJECT.documents()} <= addresses
+    assert not any("_modules/" in address or "search" in address for address in addresses)
+
+
+@pytest.mark.parametrize("doc", CHAPTERS)
+def test_a_chapter_weighs_little(html, doc):
+    page = html / f"{doc}.html"
+    pictures = {(page.parent / tag["src"]).resolve() for tag in BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser").select("main img[src]") if not urlsplit(tag["src"]).scheme}
+    weight = sum(file.stat().st_size for file in {page, *pictures})
+    assert weight < 500 * KILO, f"{weight / KILO:.0f} kB"
+
+
+def test_what_pages_share_weighs_little(browser, html):
+    page, loaded = browser.new_page(), []
+    page.on("request", lambda request: loaded.append(request.url))
+    page.goto((html / "book/how-to-read.html").as_uri())
+    page.wait_for_load_state("networkidle")
+    page.close()
+    files = {html / urlsplit(url).path.partition("_build/html/")[2] for url in loaded if "/_static/" in url and "/mathjax/" not in url}
+    assert len(files) > 10 and all(file.is_file() for file in files)
+    weight = sum(len(gzip.compress(file.read_bytes())) for file in files)
+    assert weight < 700 * KILO, f"{weight / KILO:.0f} kB gzipped"
+
+
+def test_pages_with_a_history_tell_when_they_were_changed(html):
+    if not (PROJECT.root / ".git").exists():
+        pytest.skip("this copy has no history")
+    assert "Last updated on" in (html / "book/notation.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("doc", CHAPTERS)
+def test_a_chapter_leads_to_catalogue_and_library(html, doc):
+    footer = BeautifulSoup((html / f"{doc}.html").read_text(encoding="utf-8"), "html.parser").find(class_="mh-footer")
+    rows = {f"#row-{n}" for n in page_extras.rows_of(PROJECT, doc)}
+    assert rows <= {"#" + link["href"].partition("#")[2] for link in footer.find_all("a")}
+    assert PROJECT.repository.pip in footer.find("pre").text
+
+
+def test_glossary_words_show_their_sentence(html):
+    words = BeautifulSoup((html / "book/heads/sharing.html").read_text(encoding="utf-8"), "html.parser").select("a.mh-term")
+    assert words and all(word["title"] and "reference/glossary.html#term-" in word["href"] for word in words)
