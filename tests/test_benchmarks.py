@@ -61,3 +61,15 @@ def test_only_one_group_and_its_machine():
     assert cpu.machine()
     with pytest.raises(SystemExit):
         cpu.main(["--only", "everything"])
+
+
+def test_a_long_race_is_recorded(tmp_path):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("mlxtend")
+    from benchmarks import which_pool
+
+    file = which_pool.main(["--steps", "2", "--seeds", "2", "--pools", "mean", "FocusMIL"], tmp_path)
+    assert file.parent == tmp_path
+    mean, focus = recorded("which-pool-when", [tmp_path]).runs[0]["rows"]
+    assert mean["pool"] == "mean" and 0 <= mean["voices, %"] <= 100
+    assert focus["voices, %"] is None and focus["bags, %"] is not None, "it knows two classes only"

@@ -159,3 +159,20 @@ def test_errors(as_a_user):
 
 def test_all_assignments_are_public():
     assert {f for f in assignments.__all__} <= set(dir(pooling)) and isinstance(pooling.slot_parts(4, 2), nn.Module)
+
+
+@pytest.mark.parametrize("behind", [50.0, 95.0, 1000.0])
+def test_a_query_that_loses_every_token_has_a_finite_gradient(behind):
+    """Its shares underflow, and so does their sum."""
+    from mhlib.pooling.attentive.assignments import over_queries
+
+    similarity = torch.randn(2, 3, 5)
+    similarity[:, 1] -= behind
+    similarity.requires_grad_()
+    weights = over_queries(similarity)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3))
+    (gradient,) = torch.autograd.grad(weights.square().sum(), similarity)
+    assert gradient.isfinite().all() and gradient[:, 1].abs().max() > 0
+    shares = similarity.double().softmax(1)
+    if behind < 100:
+        torch.testing.assert_close(weights.double(), shares / shares.sum(-1, keepdim=True), atol=1e-5, rtol=1e-4)

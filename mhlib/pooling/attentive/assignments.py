@@ -26,7 +26,8 @@ def over_tokens(similarity: Similarity, mask: Mask | None = None) -> Similarity:
 
 def over_queries(similarity: Similarity, mask: Mask | None = None) -> Similarity:
     """Each token shares itself out among the queries, which compete for it, as in slot attention."""
-    return _to_one(similarity.softmax(1), mask)
+    # The division by a query's sum is a second softmax, of logarithms: a query that loses every token keeps a gradient.
+    return softmax(similarity.log_softmax(1), mask)
 
 
 def nearest_query(similarity: Similarity, mask: Mask | None = None) -> Similarity:
