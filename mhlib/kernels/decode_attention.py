@@ -30,13 +30,13 @@ __all__ = ["decode_attention"]
 
 # Loads are what counts: small tiles of keys, as many in flight as shared memory holds.
 TABLE = Table(
-    "decode_attention", ("rows", "bits", "width", "value_width"),
+    "decode_attention", ("bits", "width", "value_width", "rows"),
     {
-        ("interpreter", 64, 64, 256, 256): Launch({"BLOCK_N": 16}),
-        ("any", 64, 16, 128, 128): Launch({"BLOCK_N": 64}, 4, 2),
-        ("any", 32, 16, 256, 256): Launch({"BLOCK_N": 32}, 4, 2),
-        ("any", 16, 32, 128, 128): Launch({"BLOCK_N": 32}, 4, 2),
-        ("any", 16, 32, 256, 256): Launch({"BLOCK_N": 16}, 8, 1),
+        ("interpreter", 64, 256, 256, 64): Launch({"BLOCK_N": 16}),
+        ("any", 16, 128, 128, 64): Launch({"BLOCK_N": 64}, 4, 2),
+        ("any", 16, 256, 256, 32): Launch({"BLOCK_N": 32}, 4, 2),
+        ("any", 32, 128, 128, 16): Launch({"BLOCK_N": 16}, 8, 1),
+        ("any", 32, 256, 256, 16): Launch({"BLOCK_N": 16}, 8, 1),
     },
 )  # fmt: skip
 
@@ -127,11 +127,11 @@ def counts(
 
 def cases() -> Iterator[Case]:
     """Every row of the table with one query, and once per device class everything else at once."""
-    for target, (rows, bits, width, value_width), _ in TABLE.each():
+    for target, (bits, width, value_width, rows), _ in TABLE.each():
         dtype = torch.bfloat16 if bits == 16 else torch.float32
         name = f"{'bf16' if bits == 16 else 'fp32'} {width}/{value_width}"
-        for group in {8, rows}:
-            yield from split_keys.cases_of(f"decode {name}", TABLE, _case(dtype, width, value_width, group), target, merge=group > 8)
+        for group in sorted({16, rows}):
+            yield from split_keys.cases_of(f"decode {name}", TABLE, _case(dtype, width, value_width, group), target, merge=bits == 16 and group == rows)
         if (bits, width) == (16, 128):
             shared = _case(torch.float16, 96, 80, 4, everything=True)
             yield from split_keys.cases_of("decode fp16 96/80 every option", TABLE, shared, target)

@@ -29,19 +29,19 @@ __all__ = ["latent_decode"]
 
 WIDEST, MOST_EXTRA = 512, 64
 TABLE = Table(
-    "latent_decode", ("rows", "bits", "width", "value_width"),
+    "latent_decode", ("bits", "width", "value_width", "rows"),
     {
-        ("interpreter", 64, 64, 512, 512): Launch({"BLOCK_N": 16}),
-        ("any", 16, 16, 512, 512): Launch({"BLOCK_N": 16}, 4, 2),
-        ("any", 16, 32, 512, 512): Launch({"BLOCK_N": 16}, 8, 1),
-        ("sm80", 32, 16, 512, 512): Launch({"BLOCK_N": 32}, 8, 2),
-        ("sm80", 16, 32, 512, 512): Launch({"BLOCK_N": 16}, 8, 1),
-        ("sm90", 32, 16, 512, 512): Launch({"BLOCK_N": 32}, 8, 2),
-        ("sm90", 16, 32, 512, 512): Launch({"BLOCK_N": 16}, 8, 1),
-        ("sm100", 64, 16, 512, 512): Launch({"BLOCK_N": 32}, 8, 2),
-        ("sm100", 16, 32, 512, 512): Launch({"BLOCK_N": 16}, 8, 1),
-        ("gfx942", 32, 16, 512, 512): Launch({"BLOCK_N": 32}, 4, 2),
-        ("gfx942", 16, 32, 512, 512): Launch({"BLOCK_N": 16}, 8, 1),
+        ("interpreter", 64, 512, 512, 64): Launch({"BLOCK_N": 16}),
+        ("any", 16, 512, 512, 16): Launch({"BLOCK_N": 16}, 4, 2),
+        ("any", 32, 512, 512, 16): Launch({"BLOCK_N": 16}, 8, 1),
+        ("sm80", 16, 512, 512, 32): Launch({"BLOCK_N": 32}, 8, 2),
+        ("sm80", 32, 512, 512, 16): Launch({"BLOCK_N": 16}, 8, 1),
+        ("sm90", 16, 512, 512, 32): Launch({"BLOCK_N": 32}, 8, 2),
+        ("sm90", 32, 512, 512, 16): Launch({"BLOCK_N": 16}, 8, 1),
+        ("sm100", 16, 512, 512, 64): Launch({"BLOCK_N": 32}, 8, 2),
+        ("sm100", 32, 512, 512, 16): Launch({"BLOCK_N": 16}, 8, 1),
+        ("gfx942", 16, 512, 512, 32): Launch({"BLOCK_N": 32}, 4, 2),
+        ("gfx942", 32, 512, 512, 16): Launch({"BLOCK_N": 16}, 8, 1),
     },
 )  # fmt: skip
 
@@ -135,7 +135,7 @@ def counts(batch: int, heads: int, queries: int, keys: int, rank: int, rope_dim:
 
 def cases() -> Iterator[Case]:
     """Every row of the table, as DeepSeek-V2's heads would use it; once per device class with mask and lengths."""
-    for target, (rows, bits, width, _), _ in TABLE.each():
+    for target, (bits, width, _, rows), _ in TABLE.each():
         for everything in (False, True) if bits == 16 else (False,):
             dtype = torch.bfloat16 if bits == 16 else torch.float32
             empty = lambda *shape, dtype=dtype: torch.empty(shape, dtype=dtype, device="meta")  # noqa: E731

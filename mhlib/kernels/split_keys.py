@@ -176,12 +176,12 @@ def run(shared: dict[str, Any], table: Table, out: Tensor, lse: Tensor) -> None:
 def pick(table: Table, shared: dict[str, Any], device: str) -> tuple[Launch, int]:
     """The launch, and how many rows a tile has: as many as there are, up to what the table allows for these widths."""
     sizes = shared["q"].dtype.itemsize * 8, shared["BLOCK_D"], shared["BLOCK_DV"]
-    rows = min(padded(shared["group"] * shared["queries"]), max(key[1] for key in table.rows))
+    rows = min(padded(shared["group"] * shared["queries"]), max(key[-1] for key in table.rows))
     while rows > 16:
         with contextlib.suppress(ValueError):
-            return table.pick(device, rows, *sizes), rows
+            return table.pick(device, *sizes, rows), rows
         rows //= 2
-    return table.pick(device, rows, *sizes), rows
+    return table.pick(device, *sizes, rows), rows
 
 
 def split(keys: int, programs: int, block: int, wanted: int) -> tuple[int, int]:
