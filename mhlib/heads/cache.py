@@ -28,10 +28,14 @@ class KVCache(Cache):
 
     Args:
         shapes: (heads, width) of each tensor, such as ``[(num_kv_heads, head_dim)] * 2`` for keys and values.
-        dtype: of the memory, whatever the dtype of the tokens: they are rounded to it on their way in.
+        dtype: of the memory, a float, whatever that of the tokens: they are rounded to it on their way in.
     """
 
     def __init__(self, batch: int, max_len: int, shapes: list[tuple[int, int]], *, dtype: torch.dtype, device: torch.device):
+        if batch < 1 or max_len < 1:
+            raise ValueError(f"a cache needs room for at least one token, got batch={batch}, max_len={max_len}")
+        if not dtype.is_floating_point:
+            raise ValueError(f"a cache keeps floats: tokens would be cut to whole numbers by {dtype}; use bfloat16 to save memory")
         self.max_len = max_len
         self.tensors = tuple(torch.zeros(batch, heads, max_len, width, dtype=dtype, device=device) for heads, width in shapes)
 

@@ -135,6 +135,8 @@ def check_pool_inputs(pool: Any, x: Tensor, key_mask: Tensor | None, extra: dict
     if x.shape[1] == 0:
         raise ValueError(f"{name} needs at least one token, got x of shape {tuple(x.shape)}; pad and mask empty sequences")
     if key_mask is not None:
+        if not isinstance(key_mask, Tensor):
+            raise ValueError(f"key_mask must be a boolean tensor (True = a real token), got {type(key_mask).__name__}")
         if key_mask.dtype != torch.bool:
             raise ValueError(f"key_mask must be boolean (True = a real token), got {key_mask.dtype}")
         if key_mask.shape != x.shape[:2]:

@@ -175,6 +175,7 @@ def bad_input(m: Mechanism) -> None:
     x = tokens(pool.dim, dtype=torch.float32)
     raises(ValueError, lambda: pool(x[0]), str(tuple(x[0].shape)))
     raises(ValueError, lambda: pool(x, key_mask=torch.ones(2, 6)), "key_mask", "boolean", "float32")
+    raises(ValueError, lambda: pool(x, key_mask=[[True] * 6] * 2), "key_mask", "boolean", "list")
     raises(ValueError, lambda: pool(x, key_mask=torch.ones(2, 5, dtype=torch.bool)), "(2, 6)", "(2, 5)")
 
 

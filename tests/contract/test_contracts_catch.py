@@ -186,8 +186,8 @@ class Mean(nn.Module):
             raise ValueError(f"expected (batch, tokens, dim), got {tuple(x.shape)}")
         if key_mask is None:
             return x.mean(1)
-        if key_mask.dtype != torch.bool:
-            raise ValueError(f"key_mask must be boolean, got {key_mask.dtype}")
+        if not isinstance(key_mask, torch.Tensor) or key_mask.dtype != torch.bool:
+            raise ValueError(f"key_mask must be boolean, got {getattr(key_mask, 'dtype', type(key_mask))}")
         if key_mask.shape != x.shape[:2]:
             raise ValueError(f"key_mask must be {tuple(x.shape[:2])}, got {tuple(key_mask.shape)}")
         kept = torch.where(key_mask[..., None], x, 0.0)

@@ -160,6 +160,10 @@ def test_a_cache_refuses_what_is_not_for_it(x):
     with torch.no_grad(), pytest.raises(ValueError, match=r"made for .*\[\(4, 4\), \(4, 4\)\], got \[\(1, 4\), \(1, 4\)\]; use the layer's own"):
         shared(x, cache=cache)
     assert cache.length == 0
+    with pytest.raises(ValueError, match="room for at least one token, got batch=2, max_len=0"):
+        net.init_cache(2, 0)
+    with pytest.raises(ValueError, match="keeps floats: .* by torch.int8; use bfloat16"):
+        net.init_cache(2, 6, dtype=torch.int8)
     for index in (torch.tensor([1]), torch.tensor([0.0, 1.0]), torch.tensor([True, False])):
         with pytest.raises(ValueError, match=r"one of the cache's 2 sequences for each of them: \(2,\) whole numbers, got"):
             cache.reorder(index)
