@@ -1,6 +1,9 @@
 """``mhlib.attention(backend="triton")`` and the layers above it compute what the reference computes."""
 
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -128,3 +131,8 @@ def test_packed_sequences_reach_it():
     plain.load_state_dict(layer.state_dict())
     x = make(22, 32)
     torch.testing.assert_close(layer(x, at), plain(x, at), atol=2e-5, rtol=1e-4)
+
+
+def test_layers_compile_without_a_break():
+    run = subprocess.run([sys.executable, Path(__file__).parents[1] / "compile_layers.py"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
