@@ -2,7 +2,7 @@
 
 Differs from multi-head attention in ``project`` (down to the latent), ``expand`` (up to the heads) and ``merge``. In the
 absorbed form the up-projections move to the query and to the output, and attention runs on the latent itself, as
-multi-query attention whose one key head is also its value head.
+multi-query attention whose one key head is also its value head; ``fused`` says so, for a kernel can read it once then.
 """
 
 import torch
