@@ -15,7 +15,8 @@ def run(options: argparse.Namespace) -> None:
     kv_heads = [] if options.kv_heads is None else [("num_kv_heads", options.kv_heads)]
     for name, value in (*kv_heads, *map(_option, options.option)):
         if name in chosen:
-            raise Failure(f"{name} is given twice, as {chosen[name]} and as {value}{' (--kv-heads sets it too)' * bool(kv_heads)}")
+            hint = " (--kv-heads sets it too)" if kv_heads and name == "num_kv_heads" else ""
+            raise Failure(f"{name} is given twice, as {chosen[name]} and as {value}{hint}")
         chosen[name] = value
     for name in ("context", "batch"):
         if getattr(options, name) < 1:
@@ -28,7 +29,8 @@ def run(options: argparse.Namespace) -> None:
     print(table([head, *rows], right=(1, 2)))
     print("\n  Lower bounds: each weight, activation and cached number moves once (see mhlib.cost).")
     if options.device:
-        print(wrap(_peak(cost.roofline(find.choice("device", options.device, cost.DEVICES)), getattr(torch, options.dtype)), 2, "  "))
+        device = cost.roofline(find.choice("device", options.device, cost.DEVICES))
+        print(wrap(_peak(device, getattr(torch, options.dtype)), 2, "  "))
 
 
 def _peak(device: cost.Device, dtype: torch.dtype) -> str:

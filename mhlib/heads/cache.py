@@ -35,7 +35,7 @@ class KVCache(Cache):
         if batch < 1 or max_len < 1:
             raise ValueError(f"a cache needs room for at least one token, got batch={batch}, max_len={max_len}")
         if not dtype.is_floating_point:
-            raise ValueError(f"a cache keeps floats: tokens would be cut to whole numbers by {dtype}; use bfloat16 to save memory")
+            raise ValueError(f"a cache keeps floats: {dtype} would cut them to whole numbers; use bfloat16 to save memory")
         self.max_len = max_len
         self.tensors = tuple(torch.zeros(batch, heads, max_len, width, dtype=dtype, device=device) for heads, width in shapes)
 
@@ -53,7 +53,7 @@ class KVCache(Cache):
             raise ValueError(f"the cache was made for batch {self.tensors[0].shape[0]}, got batch {kv[0].shape[0]}")
         made, got = ([(t.shape[1], t.shape[3]) for t in tensors] for tensors in (self.tensors, kv))
         if made != got:
-            raise ValueError(f"the cache was made for tensors of (heads, width) {made}, got {got}; use the layer's own init_cache")
+            raise ValueError(f"the cache was made for (heads, width) {made}, got {got}; use the layer's own init_cache")
         if torch.is_grad_enabled() and any(t.requires_grad for t in kv):
             raise ValueError("a cache keeps no gradients: decode under torch.no_grad() or torch.inference_mode()")
         for memory, new in zip(self.tensors, kv):

@@ -123,7 +123,8 @@ def check_convertible(layer: MultiHeadAttention) -> None:
     own = [name for name in STAGES if getattr(type(layer), name, None) is not plain[name]]
     if own:
         raise ValueError(
-            f"expected plain multi-head or grouped attention, got {type(layer).__name__}, whose own {', '.join(own)} would be lost"
+            f"expected plain multi-head or grouped attention, got {type(layer).__name__}, "
+            f"whose own {', '.join(own)} would be lost"
         )
 
 
