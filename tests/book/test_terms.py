@@ -16,7 +16,7 @@ def page(*children):
 
 def linked(tree):
     builder = SimpleNamespace(format="html", get_relative_uri=lambda *_: "../reference/glossary.html")
-    env = SimpleNamespace(all_docs={terms.GLOSSARY: 0}, metadata={"a": {}}, atlas_terms=SAID)
+    env = SimpleNamespace(all_docs={terms.GLOSSARY: 0}, atlas_terms=SAID)
     terms.link_terms(SimpleNamespace(builder=builder, env=env), tree, "a")
     return [(link.astext(), link["refuri"], link["reftitle"]) for link in tree.findall(nodes.reference) if "mh-term" in link["classes"]]
 

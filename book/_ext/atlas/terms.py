@@ -11,7 +11,7 @@ _NOT_IN = (nodes.literal, nodes.literal_block, nodes.reference, nodes.title, nod
 
 
 def link_terms(app, doctree, docname: str) -> None:
-    if app.builder.format != "html" or GLOSSARY not in app.env.all_docs or docname == GLOSSARY or app.env.metadata[docname].get("terms") == "no":
+    if app.builder.format != "html" or GLOSSARY not in app.env.all_docs or docname == GLOSSARY:
         return
     terms = definitions(app.env)
     if not terms:
@@ -44,7 +44,7 @@ def forget(app, env, docnames) -> None:
 def _is_prose(text: nodes.Text) -> bool:
     parent, in_paragraph = text.parent, False
     while parent is not None:
-        if isinstance(parent, _NOT_IN) or isinstance(parent, nodes.Element) and "mh-no-terms" in parent.get("classes", ()):
+        if isinstance(parent, _NOT_IN):
             return False
         in_paragraph = in_paragraph or isinstance(parent, nodes.paragraph)
         parent = parent.parent
