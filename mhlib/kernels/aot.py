@@ -79,19 +79,24 @@ def compile_case(case: Case) -> Resources:
     Raises:
         RuntimeError: the kernel is an interpreted one.
     """
+    compiled = compiled_kernel(case)
+    spills = _amd(compiled.asm["amdgcn"]) if TARGETS[case.target].backend == "hip" else _nvidia(compiled.asm["cubin"])
+    return Resources(compiled.metadata.shared, spills)
+
+
+def compiled_kernel(case: Case) -> Any:
+    """What Triton makes of the case: its ``asm`` by stage, its ``metadata``."""
     import triton
     from triton.backends.compiler import GPUTarget
 
     if not isinstance(case.kernel, triton.JITFunction):
         raise RuntimeError("a process with TRITON_INTERPRET=1 cannot compile: unset it and start again")
     target = TARGETS[case.target]
-    compiled = triton.compile(
+    return triton.compile(
         _source(case),
         target=GPUTarget(target.backend, target.arch, target.warp),
         options={"num_warps": case.launch.warps, "num_stages": case.launch.stages},
     )
-    spills = _amd(compiled.asm["amdgcn"]) if target.backend == "hip" else _nvidia(compiled.asm["cubin"])
-    return Resources(compiled.metadata.shared, spills)
 
 
 def _source(case: Case):
