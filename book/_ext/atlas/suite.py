@@ -15,6 +15,7 @@ from atlas.project import Project
 
 PYTEST = [sys.executable, "-m", "pytest", "--quiet"]
 PARALLEL = ["-n", str(JOBS), "--dist", "loadscope"]
+VISITS = "tests/site/test_colab.py"
 TOOLS = Path(__file__).resolve().parents[1]
 
 
@@ -23,7 +24,7 @@ class Suite:
         self.project = project
 
     def run(self) -> int:
-        stages = [self.library, self.kernels, self.chapters, self.notebooks, self.site, self.browser]
+        stages = [self.library, self.kernels, self.chapters, self.notebooks, self.site, self.browser, self.visits]
         return next((code for stage in stages if (code := stage())), 0)
 
     def library(self) -> int:
@@ -65,8 +66,13 @@ class Suite:
         if not browser.find() and self._always("fetching Chromium", [sys.executable, "-m", "playwright", "install", "chromium"]):
             print(browser.HOW, file=sys.stderr)
             return 1
-        command = [*PYTEST, "tests/site", "-n", str(JOBS), "--dist", "load"]
-        return self._stage("site tests", ["_build/html", "_build/notebooks", "tests/site", "tests/colab.py"], command)
+        command = [*PYTEST, "tests/site", f"--ignore={VISITS}", "-n", str(JOBS), "--dist", "load"]
+        return self._stage("site tests", ["_build/html", "tests/site"], command, without=(VISITS,))
+
+    def visits(self) -> int:
+        """Published notebooks as a visitor on Colab runs them: each installs a wheel and takes as long as its chapter."""
+        inputs = ["_build/notebooks", "mhlib", "pyproject.toml", VISITS, "tests/colab.py"]
+        return self._stage("Colab visits", inputs, [*PYTEST, VISITS, "-n", str(JOBS), "--dist", "load"])
 
     # ---- how a stage is run
 
