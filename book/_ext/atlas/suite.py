@@ -38,7 +38,7 @@ class Suite:
             return self._say("kernel tests", "not run, there is no triton for this system")
         numeric = "tests/kernels/numeric"
         spread = ["-n", str(JOBS), "--dist", "load"]
-        inputs = ["mhlib/kernels", "mhlib/functional", "benchmarks", "tests/kernels", "tests/conftest.py", "constraints.txt"]
+        inputs = ["mhlib", "benchmarks", "tests/kernels", "tests/conftest.py", "constraints.txt"]
         code = self._stage("kernel tests interpreted", inputs, [*PYTEST, numeric, *spread], interpret=True)
         inputs = ["mhlib/kernels", "tests/kernels", "tests/conftest.py", "constraints.txt"]
         return code or self._stage(
