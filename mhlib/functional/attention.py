@@ -74,9 +74,10 @@ def attention(
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Under autocast all backends get its dtype, as PyTorch's own attention does: a cache may have been made in another."""
-    if q.dtype == torch.float64 or not torch.is_autocast_enabled(q.device.type):
+    kind = q.device.type
+    if q.dtype == torch.float64 or not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return q, k, v
-    dtype = torch.get_autocast_dtype(q.device.type)
+    dtype = torch.get_autocast_dtype(kind)
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 

@@ -77,6 +77,12 @@ def test_autocast_gives_every_backend_its_dtype(backend):
     torch.testing.assert_close(y.float(), attention(q, k, v), atol=3e-2, rtol=3e-2)
 
 
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "auto"])
+def test_shapes_without_data(backend):
+    q, k, v = (torch.empty(1, 2, 5, 8, device="meta") for _ in range(3))
+    assert attention(q, k, v, causal=True, backend=backend).shape == (1, 2, 5, 8)
+
+
 @pytest.mark.parametrize("normalizer", ["softmax", "sparsemax", "entmax15"])
 def test_a_bias_that_rules_out_everything(normalizer):
     q, k, v = _qkv(1, 2, 3, 4, grad=True)
