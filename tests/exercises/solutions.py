@@ -262,3 +262,12 @@ def attentive_pair(x, other, form):
 def largest_weight(b, tokens):
     logits = torch.tensor([b] + [-b] * (tokens - 1), dtype=torch.float64)
     return logits.softmax(0)[0].item()
+
+
+def sim_pool(x, w_q, w_k, gamma):
+    mean, deviation = x.mean(1, keepdim=True), x.std(1, correction=0, keepdim=True)
+    v = (x - mean) / (deviation**2 + 1e-5).sqrt()
+    query = sum(x) / len(x) @ w_q
+    e = torch.stack([torch.exp(query @ (row @ w_k) / math.sqrt(len(row))) for row in v])
+    shifted = v - v.amin() + 1e-6
+    return torch.stack([(e @ column**gamma / e.sum()) ** (1 / gamma) for column in shifted.T])
