@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from sphinx_sitemap import add_html_link
+
 from atlas import generate, mathjax, notebooks, page_extras, terms
 from atlas.chapter import Chapter
 from atlas.inputs import digest
@@ -79,6 +81,15 @@ def short_shapes(app, what, name, obj, options, signature, return_annotation):
     return short(signature), short(return_annotation)
 
 
+def complete_sitemap(app, exception) -> None:
+    """Before sphinx-sitemap writes: it has collected the pages that this build has written, and the others are there, too."""
+    if exception is None and app.builder.name == "html" and not app.sitemap_links.empty():
+        while not app.sitemap_links.empty():
+            app.sitemap_links.get_nowait()
+        for doc in sorted(app.env.found_docs):
+            add_html_link(app, doc, None, None, None)
+
+
 def tidy(app, exception) -> None:
     """After a build: drop what should not be there."""
     out = Path(app.outdir)
@@ -112,5 +123,6 @@ def setup(app) -> dict:
     app.connect("autodoc-process-signature", short_shapes)
     app.connect("env-before-read-docs", terms.forget)
     app.connect("doctree-resolved", terms.link_terms)
+    app.connect("build-finished", complete_sitemap, priority=400)
     app.connect("build-finished", tidy)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
