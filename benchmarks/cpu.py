@@ -5,21 +5,17 @@ outputs, and gradients where a backward pass is part of the run, are compared.
 """
 
 import argparse
-import datetime
 import itertools
-import json
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
 from benchmarks import attention, pools
 from benchmarks.contest import Contest, Result, compare, table
-
-RESULTS = Path(__file__).parent / "results"
+from benchmarks.record import RESULTS, keep
 
 
 def groups(tiny: bool) -> dict[str, Iterable[Contest]]:
@@ -69,21 +65,12 @@ def machine() -> str:
 
 
 def write(found: dict[str, list[Result]], folder: Path = RESULTS) -> Path:
-    """Keep the results as benchmarks/results/README.md says."""
-    today = datetime.date.today().isoformat()
-    versions = {}
-    for package in ("torch", "torch-geometric", "transformers"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    """Keep the results."""
     rows = {
         f"cpu-{name}": [{k: v for k, v in asdict(r).items() if v == v} for r in results] for name, results in found.items()
     }
     device = f"{machine()}, {torch.get_num_threads()} threads"
-    file = folder / f"cpu-{today}.json"
-    file.write_text(json.dumps({"device": device, "date": today, "versions": versions, "benchmarks": rows}, indent=1) + "\n")
-    return file
+    return keep(rows, name="cpu", device=device, packages=("torch", "torch-geometric", "transformers"), folder=folder)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,9 @@ of a matrix product the kernel reaches, counting what it cannot do without. Writ
 """
 
 import argparse
-import datetime
-import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -19,9 +15,9 @@ import torch
 from benchmarks.contest import compare
 from benchmarks.kernels import Grid, grids
 from benchmarks.rates import Rates, measure
+from benchmarks.record import RESULTS, keep
 
 ROOT = Path(__file__).parents[1]
-RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "triton", "flash-attn", "fla-core", "liger-kernel")
 
 
@@ -76,27 +72,13 @@ def name(device: str) -> str:
 
 
 def write(found: dict[str, list[dict]], rates: Rates, folder: Path = RESULTS, device: str = "cuda") -> Path:
-    """Keep the results as results/README.md says: every row of a benchmark has the same keys."""
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    """Keep the results; every row of a benchmark has the same keys."""
     keys = {kernel: list(dict.fromkeys(key for row in rows for key in row)) for kernel, rows in found.items()}
-    today = datetime.date.today().isoformat()
-    run = {
-        "device": name(device),
-        "date": today,
-        "versions": versions,
-        "benchmarks": {
-            "rates": [{"copy, GB/s": round(rates.copy / 1e9), "matrix product, TFLOP/s": round(rates.matmul / 1e12, 1)}],
-            **{kernel: [{key: row.get(key, "") for key in keys[kernel]} for row in rows] for kernel, rows in found.items()},
-        },
+    benchmarks = {
+        "rates": [{"copy, GB/s": round(rates.copy / 1e9), "matrix product, TFLOP/s": round(rates.matmul / 1e12, 1)}],
+        **{kernel: [{key: row.get(key, "") for key in keys[kernel]} for row in rows] for kernel, rows in found.items()},
     }
-    file = folder / f"{re.sub('[^a-z0-9]+', '-', name(device).lower()).strip('-')}-{today}.json"
-    file.write_text(json.dumps(run, indent=1) + "\n")
-    return file
+    return keep(benchmarks, name=name(device), device=name(device), packages=PACKAGES, folder=folder)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.cpu import RESULTS, machine
+from benchmarks.cpu import machine
+from benchmarks.record import RESULTS
 from mhlib.experiments import RACING_POOLS, SetTask, race, set_tasks
 
 STEPS = {"voices": 150, "digits": 300, "bags": 300}

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mhlib.functional.precision import widened
+
 __all__ = [
     "entmax",
     "entmax15",
@@ -26,11 +28,6 @@ __all__ = [
 ]
 
 Normalizer = Callable[[Tensor, Tensor | None], Tensor]
-
-
-def widened(x: Tensor) -> Tensor:
-    """In float32 at least: sums over thousands of keys, and their number, are too much for 16 bits."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def _precise(normalizer: Callable[..., Tensor]) -> Callable[..., Tensor]:

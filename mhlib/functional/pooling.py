@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mhlib.functional.precision import accumulator
+
 __all__ = [
-    "accumulator",
     "masked_count",
     "masked_logsumexp",
     "masked_max",
@@ -24,11 +25,6 @@ __all__ = [
 Tokens = Float[Tensor, "batch tokens dim"]
 Mask = Bool[Tensor, "batch tokens"]
 Pooled = Float[Tensor, "batch dim"]
-
-
-def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to count and sum numbers of ``dtype`` in: float32 for half precision, itself otherwise."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def _fill(x: Tensor, key_mask: Tensor | None, value: float) -> Tensor:

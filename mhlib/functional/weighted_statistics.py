@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mhlib.functional.kernel_backend import takes_kernel
-from mhlib.functional.pooling import accumulator
+from mhlib.functional.precision import widened
 
 __all__ = ["weighted_statistics"]
 
@@ -39,8 +39,9 @@ def weighted_statistics(
         weights = x.new_ones(*x.shape[:2], 1)
     if x.shape[-1] % weights.shape[-1]:
         raise ValueError(f"the number of weights per token must divide dim={x.shape[-1]}, got {weights.shape[-1]}")
-    dtype, precise = x.dtype, accumulator(x.dtype)
-    x, weights = x.to(precise), weights.to(precise)
+    dtype = x.dtype
+    x = widened(x)
+    weights = weights.to(x.dtype)
     w = weights.repeat_interleave(x.shape[-1] // weights.shape[-1], -1)
     if key_mask is not None:
         w, x = (torch.where(key_mask[..., None], a, 0.0) for a in (w, x))

@@ -13,7 +13,6 @@ Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", arX
 """
 
 from collections.abc import Iterator
-from math import log
 from typing import Any, Optional
 
 import torch
@@ -22,17 +21,17 @@ import triton.language as tl
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mhlib.functional.precision import accumulator
 from mhlib.functional.request import Support
 from mhlib.kernels.aot import Case
 from mhlib.kernels.launch import Counts, Launch, Table, launch
-from mhlib.kernels.parts import accumulator, as_bytes, check_sets, dtype_support, kept, part_size, parts_of, strides_of
+from mhlib.kernels.online import LN2, LOG2E, softmax_step
+from mhlib.kernels.parts import check_sets, dtype_support, part_size, parts_of
 from mhlib.kernels.targets import device_class
-from mhlib.kernels.tiles import load_rows, padded, row_base, row_tile, row_tiles, store_rows
+from mhlib.kernels.tiles import as_bytes, kept, load_rows, padded, row_base, row_tile, row_tiles, store_rows, strides_of
 
 __all__ = ["attention_pool"]
 
-LOG2E = tl.constexpr(1 / log(2))
-LN2 = tl.constexpr(log(2))
 WIDEST, HELD = 256, 16384  # of a head, and bytes of queries
 
 # ---- launch tables: (device class, bits, wider of keys and values, rows of queries) --------------------------------------------------
@@ -91,17 +90,11 @@ def _forward(
         k_tile = load_rows(k, at, k_strides[2], keep, BLOCK_N, D, BLOCK_D, True)
         logits = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee", out_dtype=ACC) * factor
         logits = tl.where(keep[None, :], logits, float("-inf"))
-        higher = tl.maximum(top, tl.max(logits, 1))
-        shift = tl.where(higher == float("-inf"), 0.0, higher)  # no token so far: -inf - -inf would be NaN
-        weights = tl.exp2(logits - shift[:, None])
-        decay = tl.exp2(top - shift)
         if SHARED:
             v_tile = k_tile
         else:
             v_tile = load_rows(v, at, v_strides[2], keep, BLOCK_N, DV, BLOCK_DV, True)
-        norm = norm * decay + tl.sum(weights, 1)
-        total = tl.dot(weights.to(v_tile.dtype), v_tile, total * decay[:, None], input_precision="ieee", out_dtype=ACC)
-        top = higher
+        top, norm, total = softmax_step(logits, v_tile, top, norm, total, ACC, "ieee")
     norm = tl.where(norm == 0.0, 1.0, norm)  # nothing but padding: zeros, and -inf
     begin = (tl.cast(part, tl.int64) * kv_heads + head) * rows
     store_rows(out, begin, DV, total / norm[:, None], row < rows, ROWS, DV, BLOCK_DV)
@@ -392,8 +385,6 @@ def _check(q: Tensor, k: Tensor, v: Tensor | None, key_mask: Tensor | None, cu_s
 def supports(q: Tensor, k: Tensor, v: Tensor | None = None) -> Support:
     """Whether the kernels can run on these tensors, and if not, why."""
     v = k if v is None else v
-    if not (q.dtype == k.dtype == v.dtype):
-        return Support(False, f"q, k and v must share one dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
     if max(q.shape[-1], v.shape[-1]) > WIDEST:
         return Support(False, f"heads are at most {WIDEST} wide, got {q.shape[-1]} and {v.shape[-1]}")
     rows = q.shape[-3] // k.shape[-3] * q.shape[-2]
@@ -401,7 +392,7 @@ def supports(q: Tensor, k: Tensor, v: Tensor | None = None) -> Support:
     if padded(rows) > most:
         wide = max(q.shape[-1], v.shape[-1])
         return Support(False, f"a key head serves at most {most} queries of width {wide} in {q.dtype}, got {rows}: use flash_attention")
-    return dtype_support("attention_pool", k)
+    return dtype_support("attention_pool", q, k, v)
 
 
 def counts(

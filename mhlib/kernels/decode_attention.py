@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mhlib.functional.precision import accumulator
 from mhlib.functional.request import Support, window_sides
 from mhlib.kernels import split_keys
 from mhlib.kernels.aot import Case
@@ -59,7 +60,7 @@ def _(q, k, v, sink, slopes, key_mask, lengths, scale, softcap, left, right):
 
 
 def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    return tokens_first(q, q.shape[1], q.shape[2], v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
+    return tokens_first(q, q.shape[1], q.shape[2], v.shape[3]), q.new_empty(q.shape[:3], dtype=accumulator(q.dtype))
 
 
 def decode_attention(

@@ -20,13 +20,17 @@ import triton.language as tl
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mhlib.functional.precision import accumulator
 from mhlib.functional.request import Support, window_sides
 from mhlib.kernels.aot import Case
 from mhlib.kernels.flash_tables import DELTA, FORWARD, KEYS, QUERIES
 from mhlib.kernels.launch import Counts, launch
-from mhlib.kernels.online import LN2, LOG2E, block_counts, block_start, kept_keys, key_range, logits_of, sees_of, softmax_step
-from mhlib.kernels.targets import TARGETS, available, device_class, interpreting
-from mhlib.kernels.tiles import columns_together, load_rows, padded, row_base, row_tile, row_tiles, store_rows, tokens_first
+from mhlib.kernels.online import LN2, LOG2E, block_counts, block_start, key_range, logits_of, sees_of, softmax_step
+from mhlib.kernels.parts import dtype_support
+from mhlib.kernels.targets import TARGETS, device_class
+from mhlib.kernels.tiles import (
+    as_bytes, columns_together, kept, load_rows, padded, row_base, row_tile, row_tiles, store_rows, strides_of, tokens_first,
+)  # fmt: skip
 
 __all__ = ["flash_attention"]
 
@@ -83,7 +87,7 @@ def _forward(
         for block in range(edges if EDGE else blocks):
             at = block_start(block, first, full, rest, left_edge, EDGE, LEFT, BLOCK_N)
             key = at + tl.arange(0, BLOCK_N)
-            keep = kept_keys(key_mask, key, keys, KEY_MASK)
+            keep = kept(key_mask, 0, key, keys, KEY_MASK)
             k_tile = load_rows(k, at, k_strides[2], keep, BLOCK_N, D, BLOCK_D, EDGE or KEY_MASK)
             product = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACC)
             distance = query[:, None] + offset - key[None, :]
@@ -171,7 +175,7 @@ def _backward_of_queries(
         for block in range(edges if EDGE else blocks):
             at = block_start(block, first, full, rest, left_edge, EDGE, LEFT, BLOCK_N)
             key = at + tl.arange(0, BLOCK_N)
-            keep = kept_keys(key_mask, key, keys, KEY_MASK)
+            keep = kept(key_mask, 0, key, keys, KEY_MASK)
             k_tile = load_rows(k, at, k_strides[2], keep, BLOCK_N, D, BLOCK_D, EDGE or KEY_MASK)
             v_tile = load_rows(v, at, v_strides[2], keep, BLOCK_N, DV, BLOCK_DV, EDGE or KEY_MASK)
             product = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACC)
@@ -216,7 +220,7 @@ def _backward_of_keys(
     v = row_base(v, sequence, kv_head, first_key, v_strides)
 
     key = start + tl.arange(0, BLOCK_N)
-    keep = kept_keys(key_mask, key, keys, KEY_MASK)
+    keep = kept(key_mask, 0, key, keys, KEY_MASK)
     k_tile = load_rows(k, start, k_strides[2], keep, BLOCK_N, D, BLOCK_D, True)
     v_tile = load_rows(v, start, v_strides[2], keep, BLOCK_N, DV, BLOCK_DV, True)
     d_k_total = tl.zeros([BLOCK_N, BLOCK_D], ACC)
@@ -278,8 +282,8 @@ def _arguments(
     ieee = q.dtype != torch.float32 or device not in TARGETS or TARGETS[device].backend == "hip"
     return dict(
         q=q, k=k, v=v, slopes=slopes, q_offsets=q_offsets, k_offsets=k_offsets,
-        key_mask=None if key_mask is None else key_mask.contiguous().view(torch.uint8), key_stop=None if key_mask is None else _stop(key_mask),
-        q_strides=_strides(q, ragged), k_strides=_strides(k, ragged), v_strides=_strides(v, ragged),
+        key_mask=as_bytes(key_mask), key_stop=None if key_mask is None else _stop(key_mask),
+        q_strides=strides_of(q, ragged), k_strides=strides_of(k, ragged), v_strides=strides_of(v, ragged),
         factor=2 * LOG2E.value * scale / softcap if softcap else LOG2E.value * scale, softcap=LOG2E.value * softcap,
         queries=q.shape[2], keys=k.shape[2], batch=q_offsets.shape[0] - 1 if ragged else q.shape[0],
         group=q.shape[1] // k.shape[1], left=left, right=right, LEFT=left >= 0, RIGHT=right >= 0,
@@ -287,10 +291,6 @@ def _arguments(
         SOFTCAP=softcap != 0, ALIBI=slopes is not None, KEY_MASK=key_mask is not None, RAGGED=ragged,
         ACC=tl.float64 if q.dtype == torch.float64 else tl.float32, PRECISION="ieee" if ieee else "tf32x3",
     )  # fmt: skip
-
-
-def _strides(x: Tensor, ragged: bool) -> tuple[int, int, int]:
-    return 0 if ragged else x.stride(0), x.stride(1), x.stride(2)
 
 
 def _stop(key_mask: Tensor) -> Tensor:
@@ -327,14 +327,14 @@ def _(q, k, v, sink, slopes, q_offsets, k_offsets, key_mask, scale, softcap, lef
 
 
 def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    lse = q.new_empty(q.shape[:-1], dtype=torch.promote_types(q.dtype, torch.float32))
+    lse = q.new_empty(q.shape[:-1], dtype=accumulator(q.dtype))
     return tokens_first(q, q.shape[1], q.shape[2], v.shape[3]), lse
 
 
 def _forward_launch(shared: dict[str, Any], out: Tensor, lse: Tensor, sink: Tensor | None, device: str):
     arguments = shared | dict(
-        out=out, lse=lse, sink=sink, SINK=sink is not None, out_strides=_strides(out, shared["RAGGED"]),
-        lse_strides=_strides(lse[..., None], shared["RAGGED"]),
+        out=out, lse=lse, sink=sink, SINK=sink is not None, out_strides=strides_of(out, shared["RAGGED"]),
+        lse_strides=strides_of(lse[..., None], shared["RAGGED"]),
     )  # fmt: skip
     return arguments, FORWARD.pick(device, *_sizes(shared))
 
@@ -374,8 +374,8 @@ def _gradients(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> tuple[Te
 
 def _delta_launch(shared: dict[str, Any], out: Tensor, d_out: Tensor, d_lse: Tensor, delta: Tensor, device: str):
     arguments = dict(
-        out=out, d_out=d_out, d_lse=d_lse, delta=delta, out_strides=_strides(out, False), d_out_strides=_strides(d_out, False),
-        lse_strides=_strides(delta[..., None], False), queries=out.shape[2], batch=out.shape[0],
+        out=out, d_out=d_out, d_lse=d_lse, delta=delta, out_strides=strides_of(out, False), d_out_strides=strides_of(d_out, False),
+        lse_strides=strides_of(delta[..., None], False), queries=out.shape[2], batch=out.shape[0],
         DV=shared["DV"], BLOCK_DV=shared["BLOCK_DV"], ACC=shared["ACC"],
     )  # fmt: skip
     bits, _, value_width = _sizes(shared)
@@ -385,8 +385,8 @@ def _delta_launch(shared: dict[str, Any], out: Tensor, d_out: Tensor, d_lse: Ten
 def _queries_launch(shared: dict[str, Any], d_out: Tensor, lse: Tensor, delta: Tensor, d_q: Tensor, scale: float, device: str):
     ragged = shared["RAGGED"]
     arguments = shared | dict(
-        d_out=d_out, lse=lse, delta=delta, d_q=d_q, scale=scale, d_out_strides=_strides(d_out, ragged),
-        d_q_strides=_strides(d_q, ragged), lse_strides=_strides(lse[..., None], ragged),
+        d_out=d_out, lse=lse, delta=delta, d_q=d_q, scale=scale, d_out_strides=strides_of(d_out, ragged),
+        d_q_strides=strides_of(d_q, ragged), lse_strides=strides_of(lse[..., None], ragged),
     )  # fmt: skip
     return arguments, QUERIES.pick(device, *_sizes(shared))
 
@@ -396,8 +396,8 @@ def _keys_launch(
 ):
     ragged = shared["RAGGED"]
     arguments = shared | dict(
-        d_out=d_out, lse=lse, delta=delta, d_k=d_k, d_v=d_v, scale=scale, d_out_strides=_strides(d_out, ragged),
-        d_k_strides=_strides(d_k, ragged), d_v_strides=_strides(d_v, ragged), lse_strides=_strides(lse[..., None], ragged),
+        d_out=d_out, lse=lse, delta=delta, d_k=d_k, d_v=d_v, scale=scale, d_out_strides=strides_of(d_out, ragged),
+        d_k_strides=strides_of(d_k, ragged), d_v_strides=strides_of(d_v, ragged), lse_strides=strides_of(lse[..., None], ragged),
     )  # fmt: skip
     return arguments, KEYS.pick(device, *_sizes(shared))
 
@@ -525,23 +525,7 @@ def supports(q: Tensor, k: Tensor, v: Tensor) -> Support:
     """Whether the kernels can run on these tensors, and if not, why."""
     if max(q.shape[-1], v.shape[-1]) > WIDEST:
         return Support(False, f"heads are at most {WIDEST} wide, got {q.shape[-1]} and {v.shape[-1]}")
-    return check_device(q, k, v)
-
-
-def check_device(*tensors: Tensor) -> Support:
-    """Whether kernels can run where these tensors are, with their dtype."""
-    dtype = tensors[0].dtype
-    if any(x.dtype != dtype for x in tensors):
-        found = ", ".join(str(x.dtype) for x in tensors)
-        return Support(False, f"queries, keys and values must share one dtype, got {found}")
-    able = available(tensors[0].device)
-    if not able:
-        return able
-    dtypes = (torch.float16, torch.float32, torch.float64 if interpreting() else torch.bfloat16)
-    if dtype not in dtypes:
-        where = "the interpreter" if interpreting() else "a device"
-        return Support(False, f"on {where} they take {', '.join(str(d).removeprefix('torch.') for d in dtypes)}, got {dtype}")
-    return Support(True)
+    return dtype_support("flash_attention", q, k, v)
 
 
 WIDEST = 256

@@ -18,11 +18,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mhlib.functional.precision import accumulator
 from mhlib.functional.request import Support
 from mhlib.kernels import split_keys
 from mhlib.kernels.aot import Case
-from mhlib.kernels.flash_attention import check_device
 from mhlib.kernels.launch import Counts, Launch, Table
+from mhlib.kernels.parts import dtype_support
 from mhlib.kernels.tiles import columns_together, tokens_first
 
 __all__ = ["latent_decode"]
@@ -63,7 +64,7 @@ def _(q, latent, key_mask, lengths, rank, scale, right):
 
 
 def _outputs(q: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    return tokens_first(q, q.shape[1], q.shape[2], rank), q.new_empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
+    return tokens_first(q, q.shape[1], q.shape[2], rank), q.new_empty(q.shape[:3], dtype=accumulator(q.dtype))
 
 
 def latent_decode(
@@ -123,7 +124,7 @@ def supports(q: Tensor, latent: Tensor, rank: int) -> Support:
         return Support(False, "it has no backward pass: use mhlib.attention, or torch.no_grad()")
     if rank > WIDEST or latent.shape[-1] - rank > MOST_EXTRA:
         return Support(False, f"latents are at most {WIDEST} + {MOST_EXTRA} wide, got {rank} + {latent.shape[-1] - rank}")
-    return check_device(q, latent)
+    return dtype_support("latent_decode", q, latent)
 
 
 def counts(batch: int, heads: int, queries: int, keys: int, rank: int, rope_dim: int, *, itemsize: int = 2) -> Counts:

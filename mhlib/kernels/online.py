@@ -59,15 +59,6 @@ def sees_of(query, key, offset, left, right, LEFT: tl.constexpr, RIGHT: tl.const
 
 
 @triton.jit
-def kept_keys(key_mask, key, keys, KEY_MASK: tl.constexpr):
-    """Which keys are there, and real."""
-    keep = key < keys
-    if KEY_MASK:
-        keep = keep & (tl.load(key_mask + key, mask=keep, other=0) != 0)
-    return keep
-
-
-@triton.jit
 def logits_of(product, distance, slope, factor, softcap, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr):
     """Products of queries and keys to logits in base 2, and the soft-cap's derivative."""
     logits = product * factor

@@ -41,15 +41,6 @@ def parts_of(sequence, offsets, tokens, PART: tl.constexpr, RAGGED: tl.constexpr
 
 
 @triton.jit
-def kept(key_mask, first, token, length, KEY_MASK: tl.constexpr):
-    """Which tokens are there, and real. ``key_mask`` is (batch x tokens) bytes, ``first`` the place of the set in it."""
-    keep = token < length
-    if KEY_MASK:
-        keep = keep & (tl.load(key_mask + first + token, mask=keep, other=0) != 0)
-    return keep
-
-
-@triton.jit
 def token_pointers(base, start, channel, strides, ROWS: tl.constexpr):
     """Pointers (ROWS, channels) to the tokens from ``start`` on; ``strides`` (batch, token, channel), in any order of memory."""
     inside = tl.arange(0, ROWS)[:, None] * strides[1] + channel[None, :] * strides[2]
@@ -60,11 +51,6 @@ def token_pointers(base, start, channel, strides, ROWS: tl.constexpr):
 def token_base(base, sequence, first, strides):
     """The pointer to the first token of a set; ragged tensors have a batch stride of 0."""
     return base + tl.cast(sequence, tl.int64) * strides[0] + tl.cast(first, tl.int64) * strides[1]
-
-
-def strides_of(x: Tensor, ragged: bool) -> tuple[int, int, int]:
-    """The first three strides; all sets of a ragged batch start at the first token of the tensor."""
-    return 0 if ragged else x.stride(0), x.stride(1), x.stride(2)
 
 
 def check_tokens(name: str, x: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor | None) -> None:
@@ -90,8 +76,11 @@ def check_sets(wanted: tuple[int, ...], key_mask: Tensor | None, cu_seqlens: Ten
         raise ValueError(f"key_mask must be boolean (batch, tokens) = {tuple(wanted)}, got {got}")
 
 
-def dtype_support(name: str, x: Tensor) -> Support:
-    """Whether a kernel runs on the device and in the dtype of ``x``."""
+def dtype_support(name: str, x: Tensor, *others: Tensor) -> Support:
+    """Whether a kernel runs on the device and in the dtype of these tensors."""
+    if any(other.dtype != x.dtype for other in others):
+        found = ", ".join(str(each.dtype) for each in (x, *others))
+        return Support(False, f"queries, keys and values must share one dtype, got {found}")
     able = available(x.device)
     if not able:
         return able
@@ -101,13 +90,3 @@ def dtype_support(name: str, x: Tensor) -> Support:
         listed = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
         return Support(False, f"{name} takes {listed} on {where}, got {x.dtype}")
     return Support(True)
-
-
-def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of sums: float32, and float64 for float64."""
-    return torch.promote_types(dtype, torch.float32)
-
-
-def as_bytes(key_mask: Tensor | None) -> Tensor | None:
-    """A mask as a kernel reads it."""
-    return None if key_mask is None else key_mask.contiguous().view(torch.uint8)

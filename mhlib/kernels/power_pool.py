@@ -12,7 +12,6 @@ mean pooling for vision transformer", arXiv 2212.04114 (row 7).
 """
 
 from collections.abc import Iterator
-from math import log
 from typing import Any, Optional
 
 import torch
@@ -21,18 +20,18 @@ import triton.language as tl
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mhlib.functional.precision import accumulator
 from mhlib.functional.request import Support
 from mhlib.kernels.aot import Case
 from mhlib.kernels.launch import Counts, Launch, Table, launch
+from mhlib.kernels.online import LN2
 from mhlib.kernels.parts import (
-    accumulator, as_bytes, check_tokens, dtype_support, kept, part_size, parts_of, strides_of, token_base, token_pointers,
+    check_tokens, dtype_support, part_size, parts_of, token_base, token_pointers,
 )  # fmt: skip
 from mhlib.kernels.targets import device_class
-from mhlib.kernels.tiles import row_tile, row_tiles
+from mhlib.kernels.tiles import as_bytes, kept, row_tile, row_tiles, strides_of
 
 __all__ = ["power_pool"]
-
-LN2 = tl.constexpr(log(2))
 
 # ---- launch tables: (device class, bits) ---------------------------------------------------------------------------------------------
 

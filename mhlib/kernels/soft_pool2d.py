@@ -10,7 +10,6 @@ Source: Stergiou et al., "Refining activation downsampling with SoftPool", arXiv
 """
 
 from collections.abc import Iterator
-from math import log
 from typing import Any
 
 import torch
@@ -19,16 +18,16 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
+from mhlib.functional.precision import accumulator
 from mhlib.functional.request import Support
 from mhlib.functional.soft_pool import window_sizes
 from mhlib.kernels.aot import Case
 from mhlib.kernels.launch import Counts, Launch, Table, launch
-from mhlib.kernels.parts import accumulator, dtype_support
+from mhlib.kernels.online import LOG2E
+from mhlib.kernels.parts import dtype_support
 from mhlib.kernels.targets import device_class
 
 __all__ = ["soft_pool2d"]
-
-LOG2E = tl.constexpr(1 / log(2))
 
 # ---- launch tables: (device class,) --------------------------------------------------------------------------------------------------
 

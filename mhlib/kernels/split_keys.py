@@ -16,9 +16,9 @@ from torch import Tensor
 
 from mhlib.kernels.aot import Case
 from mhlib.kernels.launch import Launch, Table, launch
-from mhlib.kernels.online import LN2, LOG2E, kept_keys, logits_of, sees_of, softmax_step
+from mhlib.kernels.online import LN2, LOG2E, logits_of, sees_of, softmax_step
 from mhlib.kernels.targets import TARGETS, device_class
-from mhlib.kernels.tiles import load_rows, padded
+from mhlib.kernels.tiles import as_bytes, kept, load_rows, padded
 
 MERGE = Table("split keys merge", ("value_width",), {("any", 512): Launch({"BLOCK_P": 8}, 2, 1)})
 
@@ -78,7 +78,7 @@ def _split(
     start = first + split * part
     for at in range(start, tl.minimum(start + part, length), BLOCK_N):
         key = at + tl.arange(0, BLOCK_N)
-        keep = kept_keys(key_mask, key, length, KEY_MASK)
+        keep = kept(key_mask, 0, key, length, KEY_MASK)
         k_tile = load_rows(k, at, k_strides[2], keep, BLOCK_N, D, BLOCK_D, True)
         product = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee", out_dtype=ACC)
         if EXTRA:
@@ -145,7 +145,7 @@ def arguments(
     extra, value_width = (q.shape[3] - width, width) if v is None else (0, v.shape[3])
     log2e = LOG2E.value
     return dict(
-        q=q, k=k, v=v, sink=sink, slopes=slopes, key_mask=None if key_mask is None else key_mask.contiguous().view(torch.uint8),
+        q=q, k=k, v=v, sink=sink, slopes=slopes, key_mask=as_bytes(key_mask),
         lengths=lengths, q_strides=q.stride()[:3], k_strides=k.stride()[:3], v_strides=None if v is None else v.stride()[:3],
         factor=2 * log2e * scale / softcap if softcap else log2e * scale, softcap=log2e * softcap,
         queries=q.shape[2], keys=k.shape[2], group=q.shape[1] // k.shape[1], left=left, right=right, LEFT=left >= 0, RIGHT=right >= 0,

@@ -1,5 +1,6 @@
 """Triton functions that several kernels share: which rows a program works on, and how it loads them."""
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -26,6 +27,25 @@ def tokens_first(x: Tensor, heads: int, tokens: int, width: int) -> Tensor:
 def columns_together(x: Tensor) -> Tensor:
     """With columns side by side, as the kernels read them."""
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def strides_of(x: Tensor, ragged: bool) -> tuple[int, int, int]:
+    """The first three strides; all sets of a ragged batch start at the first token of the tensor."""
+    return 0 if ragged else x.stride(0), x.stride(1), x.stride(2)
+
+
+def as_bytes(key_mask: Tensor | None) -> Tensor | None:
+    """A mask as a kernel reads it."""
+    return None if key_mask is None else key_mask.contiguous().view(torch.uint8)
+
+
+@triton.jit
+def kept(key_mask, first, token, length, KEY_MASK: tl.constexpr):
+    """Which tokens are there, and real. ``key_mask`` is (batch x tokens) bytes, ``first`` the place of the set in it."""
+    keep = token < length
+    if KEY_MASK:
+        keep = keep & (tl.load(key_mask + first + token, mask=keep, other=0) != 0)
+    return keep
 
 
 @triton.jit

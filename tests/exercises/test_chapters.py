@@ -20,7 +20,7 @@ def cells(chapter: Path) -> list[tuple[str, bool]]:
         if match[2]:
             solved = match[2] == "solution-start"
         else:
-            code = re.sub(r"\A(:[\w-]+:.*\n|---\n.*?---\n)+", "", match[1], flags=re.DOTALL)
+            code = re.sub(r"\A(:[\w-]+:[^\n]*\n|---\n.*?---\n)+", "", match[1], flags=re.DOTALL)
             found.append((code, solved))
     return found
 

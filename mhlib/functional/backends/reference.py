@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mhlib.functional.normalizers import widened
+from mhlib.functional.precision import widened
 from mhlib.functional.request import Request, Support
 
 __all__ = ["scores", "weighted_sum"]

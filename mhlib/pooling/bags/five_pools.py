@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mhlib.pooling.bags.instance_pool import InstancePool, precise
+from mhlib.functional.precision import accumulator
+from mhlib.pooling.bags.instance_pool import InstancePool
 from mhlib.registry import Reduction, register
 
 __all__ = ["AttentionInstancePool", "ExponentialSoftmaxPool", "LinearSoftmaxPool", "MaxInstancePool", "MeanInstancePool"]
@@ -203,7 +204,7 @@ class MaxInstancePool(InstancePool):
         return ties / ties.sum(1, keepdim=True).clamp_min(1)
 
     def start(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        return (like.new_full((batch, self.num_classes), float("-inf"), dtype=precise(like.dtype)),)
+        return (like.new_full((batch, self.num_classes), float("-inf"), dtype=accumulator(like.dtype)),)
 
     def fold(self, state, z, log_w, keep):
         z = z if keep is None else torch.where(keep, z, float("-inf"))

@@ -8,16 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from mhlib.functional.precision import accumulator, widened
 from mhlib.pooling.base import PoolCall, StreamingPool
 
 __all__ = ["InstancePool"]
 
 Classes = Float[Tensor, "batch tokens classes"]
-
-
-def precise(dtype: torch.dtype) -> torch.dtype:
-    """What to sum many small numbers in: float32 for half precision, else ``dtype`` itself."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 class InstancePool(StreamingPool):
@@ -57,7 +53,7 @@ class InstancePool(StreamingPool):
         return self.finish(self.fold(self.start(len(x), z), z, log_w, keep)).to(x.dtype)
 
     def start(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        zeros = like.new_zeros(batch, self.num_classes, dtype=precise(like.dtype))
+        zeros = like.new_zeros(batch, self.num_classes, dtype=accumulator(like.dtype))
         return torch.full_like(zeros, torch.finfo(zeros.dtype).min), zeros, zeros
 
     def update(self, state: tuple[Tensor, ...], x: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -71,7 +67,7 @@ class InstancePool(StreamingPool):
         if key_mask is not None:
             x = torch.where(key_mask[..., None], x, 0.0)
         z = self.score(x)
-        z = z.to(precise(z.dtype))
+        z = widened(z)
         return z, self.log_weights(z, x).to(z.dtype)
 
     def shares(self, z: Classes, log_w: Classes, keep: Tensor | None) -> Classes:

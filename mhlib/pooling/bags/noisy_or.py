@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mhlib.pooling.bags.instance_pool import InstancePool, precise
+from mhlib.functional.precision import accumulator
+from mhlib.pooling.bags.instance_pool import InstancePool
 from mhlib.registry import Reduction, register
 
 __all__ = ["NoisyOrPool"]
@@ -38,7 +39,7 @@ class NoisyOrPool(InstancePool):
         raise ValueError("NoisyOrPool has no weights to return: it does not average its tokens")
 
     def start(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        return (like.new_zeros(batch, self.num_classes, dtype=precise(like.dtype)),)
+        return (like.new_zeros(batch, self.num_classes, dtype=accumulator(like.dtype)),)
 
     def fold(self, state, z, log_w, keep):
         log_q = F.logsigmoid(-z)

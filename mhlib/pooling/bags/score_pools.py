@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from mhlib.pooling.bags.instance_pool import precise
+from mhlib.functional.precision import accumulator
 from mhlib.pooling.base import PoolCall, StreamingPool
 from mhlib.registry import Reduction, register
 
@@ -70,7 +70,7 @@ class ScorePool(StreamingPool):
         return self.finish(self._fold(self.start(len(x), log_w), log_w, values, key_mask)).to(x.dtype)
 
     def start(self, batch: int, like: Tensor) -> tuple[Tensor, ...]:
-        zeros = like.new_zeros(batch, 1, dtype=precise(like.dtype))
+        zeros = like.new_zeros(batch, 1, dtype=accumulator(like.dtype))
         return torch.full_like(zeros, torch.finfo(zeros.dtype).min), zeros, zeros
 
     def update(self, state: tuple[Tensor, ...], x: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -82,7 +82,7 @@ class ScorePool(StreamingPool):
 
     def _look(self, x: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         log_w, values = self.look(self.encoder(x if key_mask is None else torch.where(key_mask[..., None], x, 0.0)))
-        return log_w.to(precise(x.dtype)), values.to(precise(x.dtype))
+        return log_w.to(accumulator(x.dtype)), values.to(accumulator(x.dtype))
 
     def _fold(self, state, log_w, values, key_mask):
         """Merge these instances into (log of the summed weights, mean value, count): two parts of one attention."""

@@ -28,7 +28,7 @@ class _OneToken(Pool):
 
     def choose(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         """The place of the token in each set, any where there is none: the base makes zeros of that."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} defines no choose(x, key_mask)")
 
 
 @register(

@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from mhlib.functional.pooling import accumulator, masked_count, masked_sum
+from mhlib.functional.pooling import masked_count, masked_sum
+from mhlib.functional.precision import accumulator
 from mhlib.pooling.base import StreamingPool
 from mhlib.registry import Reduction, register
 

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from mhlib.functional.kernel_backend import takes_kernel
-from mhlib.functional.pooling import accumulator, masked_count, masked_mean, masked_std, masked_sum
+from mhlib.functional.pooling import masked_count, masked_mean, masked_std, masked_sum
+from mhlib.functional.precision import accumulator
 from mhlib.functional.weighted_statistics import weighted_statistics
 from mhlib.pooling.base import PoolCall, StreamingPool
 from mhlib.registry import Reduction, register

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mhlib.functional.pooling import masked_count
+from mhlib.functional.precision import widened
 from mhlib.pooling.base import PoolCall, StreamingPool
 from mhlib.registry import Reduction, register
 
@@ -59,7 +60,7 @@ class LogSumExpPool(StreamingPool):
         return self.fixed if self.log_sharpness is None else self.log_sharpness.exp()
 
     def pool(self, x: Tensor, key_mask: Tensor | None, call: PoolCall) -> Tensor:
-        precise = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        precise = widened(x)
         state = LogSumExpPool.start(self, len(x), precise)
         return self.finish(self.update(state, precise, key_mask)).to(x.dtype)
 
