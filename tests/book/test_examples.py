@@ -1,4 +1,4 @@
-"""The examples on the first pages run as they stand, and the workflows use only commands of the README."""
+"""The examples on the first pages run as they stand, and the repository's address is written once."""
 
 import re
 from pathlib import Path
@@ -17,14 +17,6 @@ def test_python_examples_run(page):
         names: dict = {}
         exec(example, names)
         assert names["out"].shape == (1, 8, 5, 64)
-
-
-@pytest.mark.parametrize("workflow", ["ci.yml", "publish.yml"])
-def test_workflows_use_make_targets_of_the_readme(workflow):
-    steps = [step for job in yaml.safe_load((ROOT / ".github/workflows" / workflow).read_text())["jobs"].values() for step in job["steps"]]
-    commands = [step["run"] for step in steps if step.get("run", "").startswith("make")]
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert commands and all(f"`{command}`" in readme for command in commands)
 
 
 def test_the_address_stands_in_the_config_alone():

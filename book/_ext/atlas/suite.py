@@ -28,7 +28,7 @@ class Suite:
         return next((code for stage in stages if (code := stage())), 0)
 
     def library(self) -> int:
-        inputs = ["mhlib", "tests", "benchmarks", "book/_ext", "constraints.txt", "pyproject.toml", "Makefile", "environment.yml", "README.md", "book/index.md"]
+        inputs = ["mhlib", "tests", "benchmarks", "book/_ext", "constraints.txt", "pyproject.toml", "Makefile", "environment.yml", "README.md", "book/index.md", ".github"]
         elsewhere = ("tests/site", "tests/kernels")
         return self._stage("library tests", inputs, [*PYTEST, "tests", *(f"--ignore={path}" for path in elsewhere), *PARALLEL], without=elsewhere)
 
