@@ -73,3 +73,5 @@ def test_news_name_what_was_added_last(book):
     book.chapter("a", "2")
     git("commit", "-am", "changed")
     assert news.page(book.project).count("Chapter a") == 1
+    (book.root / ".git/shallow").write_text(subprocess.run(["git", "rev-parse", "HEAD"], cwd=book.root, check=True, capture_output=True, text=True).stdout)
+    assert "without the repository's history" in news.page(book.project), "the end of a history tells nothing"

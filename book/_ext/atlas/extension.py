@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from sphinx_sitemap import add_html_link
 
@@ -29,6 +30,7 @@ def prepare(app, config) -> None:
     notebooks.write(project)
     mathjax.lay_out(project)
     config.html_baseurl = config.ogp_site_url = project.repository.site
+    config.notfound_urls_prefix = urlsplit(project.repository.site).path  # 404.html is shown at any depth, so its links name the whole path
 
 
 def fill_in_address(app, docname: str, source: list[str]) -> None:

@@ -22,17 +22,23 @@ def page(project: Project) -> str:
 
 
 def added(project: Project) -> dict[str, str]:
-    """Path -> day of the commit that added it, newest first; empty where there is no history."""
-    command = ["git", "log", "--diff-filter=A", "--no-renames", "--name-only", "--format=%x00%cs", "--", "book", "mhlib/heads", "mhlib/pooling", "mhlib/outputs"]
-    try:
-        done = subprocess.run(command, cwd=project.root, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
+    """Path -> day of the commit that added it, newest first; empty where there is no history, or only its end, which seems to add every file."""
+    if _git(project, "rev-parse", "--is-shallow-repository").strip() == "true":
         return {}
+    log = ("log", "--diff-filter=A", "--no-renames", "--name-only", "--format=%x00%cs")
     found: dict[str, str] = {}
-    for commit in done.stdout.split("\0")[1:]:
+    for commit in _git(project, *log, "--", "book", "mhlib/heads", "mhlib/pooling", "mhlib/outputs").split("\0")[1:]:
         day, *paths = commit.split("\n")
         found |= {path: day for path in paths if path}  # a file that came twice: its first day, which is listed last
     return found
+
+
+def _git(project: Project, *arguments: str) -> str:
+    """What git answers; nothing where there is no git or no repository."""
+    try:
+        return subprocess.run(["git", *arguments], cwd=project.root, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def _what(project: Project, path: str) -> str | None:
