@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from atlas import browser as chromium
+from atlas.chapter import chapters
+from atlas.project import Project
 from playwright.sync_api import sync_playwright
 
 HTML = Path(__file__).resolve().parents[2] / "_build/html"
@@ -23,11 +25,25 @@ def html() -> Path:
     return HTML
 
 
+CHAPTERS = {f"{chapter.doc}.html" for chapter in chapters(Project.here())}
+
+
+def kind(name: str) -> str:
+    """Pages of one kind are laid out alike; every other page is a kind of its own."""
+    folders = ("_modules/", "book/reference/api/")
+    return "chapter" if name in CHAPTERS else next((folder for folder in folders if name.startswith(folder)), name)
+
+
+FIRST_OF_KIND = {kind(name): name for name in reversed(PAGES)}
+
+
 @pytest.fixture
-def audited(page_name) -> bool:
-    """Whether axe looks at a page: one source listing is like the next, so all are audited only with EVERY_PAGE=1, as at night."""
-    listings = [name for name in PAGES if name.startswith("_modules/")]
-    return page_name not in listings[1:] or bool(os.environ.get("EVERY_PAGE"))
+def audits(page_name) -> set[str]:
+    """What axe looks at. Contrast takes most of the time and colours depend on the kind of page, so one page of each kind is audited
+    in full and chapters, whose outputs are their own, without their code. With EVERY_PAGE=1, as at night, all pages are audited in full."""
+    if os.environ.get("EVERY_PAGE") or FIRST_OF_KIND[kind(page_name)] == page_name:
+        return {"structure", "contrast", "code"}
+    return {"structure", "contrast"} if page_name in CHAPTERS else set() if page_name.startswith("_modules/") else {"structure"}
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +68,7 @@ def open_page(browser, html):
         page.on("request", lambda request: request.url.startswith(("file:", "data:", "blob:")) or faults.append(f"{name}: left the site: {request.url}"))
         path, _, query = name.partition("?")
         page.goto((html / path).as_uri() + ("?" + query if query else ""))
-        page.wait_for_load_state("networkidle")
+        page.wait_for_function("() => window.MathJax?.startup?.promise.then(() => true) ?? true")
         opened.append(page)
         return page
 

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from bs4 import BeautifulSoup
+
+from parsed import soup
 
 PAGES = {"book/reference/compare-heads.html": "head-costs", "book/reference/compare-pools.html": "pool-costs"}
 CELLS = "name => [...document.querySelectorAll(`#${name} tbody tr`)].map(row => [...row.cells].slice(1).map(cell => cell.textContent))"
@@ -12,14 +13,14 @@ KEYS = "name => Object.fromEntries([...document.querySelectorAll(`#${name} tbody
 
 @pytest.mark.parametrize("name, table", PAGES.items())
 def test_script_writes_what_the_page_came_with(open_page, html, name, table):
-    came = BeautifulSoup((html / name).read_text(encoding="utf-8"), "html.parser").select(f"#{table} tbody tr")
+    came = soup(html / name).select(f"#{table} tbody tr")
     page = open_page(name)
     assert page.evaluate(CELLS, table) == [[cell.text for cell in row.find_all("td")] for row in came] != []
 
 
 @pytest.mark.parametrize("name, table", PAGES.items())
 def test_another_size_shows_its_own_numbers(open_page, html, name, table):
-    counts = json.loads(BeautifulSoup((html / name).read_text(encoding="utf-8"), "html.parser").find("script", class_="mh-counts").text)
+    counts = json.loads(soup(html / name).find("script", class_="mh-counts").text)
     page = open_page(name)
     page.select_option("select[name=size]", index=2)
     page.select_option("select[name=context]", index=3)

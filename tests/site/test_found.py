@@ -8,15 +8,16 @@ import pytest
 from atlas import page_extras
 from atlas.chapter import chapters
 from atlas.project import Project
-from bs4 import BeautifulSoup
+
+from parsed import soup
 
 PROJECT = Project.here()
 CHAPTERS = [chapter.doc for chapter in chapters(PROJECT)]
 KILO = 1000
 
 
-def head(html, doc) -> BeautifulSoup:
-    return BeautifulSoup((html / f"{doc}.html").read_text(encoding="utf-8"), "html.parser").head
+def head(html, doc):
+    return soup(html / f"{doc}.html").head
 
 
 @pytest.mark.parametrize("doc", PROJECT.documents())
@@ -43,7 +44,7 @@ def test_a_chapter_names_its_papers(html, doc):
 
 
 def test_sitemap_lists_the_pages(html):
-    listed = BeautifulSoup((html / "sitemap.xml").read_text(encoding="utf-8"), "html.parser").find_all("loc")
+    listed = soup(html / "sitemap.xml").find_all("loc")
     addresses = {tag.text for tag in listed}
     assert {PROJECT.repository.page(doc) for doc in PROJECT.documents()} <= addresses
     assert not any("_modules/" in address or "search" in address for address in addresses)
@@ -52,7 +53,7 @@ def test_sitemap_lists_the_pages(html):
 @pytest.mark.parametrize("doc", CHAPTERS)
 def test_a_chapter_weighs_little(html, doc):
     page = html / f"{doc}.html"
-    pictures = {(page.parent / tag["src"]).resolve() for tag in BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser").select("main img[src]") if not urlsplit(tag["src"]).scheme}
+    pictures = {(page.parent / tag["src"]).resolve() for tag in soup(page).select("main img[src]") if not urlsplit(tag["src"]).scheme}
     weight = sum(file.stat().st_size for file in {page, *pictures})
     assert weight < 500 * KILO, f"{weight / KILO:.0f} kB"
 
@@ -77,12 +78,12 @@ def test_pages_with_a_history_tell_when_they_were_changed(html):
 
 @pytest.mark.parametrize("doc", CHAPTERS)
 def test_a_chapter_leads_to_catalogue_and_library(html, doc):
-    footer = BeautifulSoup((html / f"{doc}.html").read_text(encoding="utf-8"), "html.parser").find(class_="mh-footer")
+    footer = soup(html / f"{doc}.html").find(class_="mh-footer")
     rows = {f"#row-{n}" for n in page_extras.rows_of(PROJECT, doc)}
     assert rows <= {"#" + link["href"].partition("#")[2] for link in footer.find_all("a")}
     assert PROJECT.repository.pip in footer.find("pre").text
 
 
 def test_glossary_words_show_their_sentence(html):
-    words = BeautifulSoup((html / "book/heads/sharing.html").read_text(encoding="utf-8"), "html.parser").select("a.mh-term")
+    words = soup(html / "book/heads/sharing.html").select("a.mh-term")
     assert words and all(word["title"] and "reference/glossary.html#term-" in word["href"] for word in words)

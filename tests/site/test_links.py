@@ -1,32 +1,15 @@
 """No link inside the site leads nowhere, and the generated pages show what was computed."""
 
 import json
-from functools import cache
-from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from atlas import generate
 from atlas.chapter import chapters
 from atlas.project import Project
-from bs4 import BeautifulSoup
+
+from parsed import anchors, choices, soup
 
 PROJECT = Project.here()
-
-
-@cache
-def soup(page: Path) -> BeautifulSoup:
-    return BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser")
-
-
-@cache
-def anchors(page: Path) -> set[str]:
-    return {tag.get("id") or tag.get("name") for tag in soup(page).find_all(lambda tag: tag.has_attr("id") or tag.has_attr("name"))}
-
-
-@cache
-def choices(page: Path) -> set[tuple[str, str]]:
-    """What the tables of a page can be filtered by."""
-    return {(select["name"], option["value"]) for select in soup(page).select(".mh-filter select") for option in select.find_all("option")}
 
 
 def test_links(html, page_name):

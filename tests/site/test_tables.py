@@ -1,14 +1,15 @@
 """The tables that can be searched, filtered and sorted, from a folder; and without JavaScript."""
 
 import pytest
-from bs4 import BeautifulSoup
+
+from parsed import soup
 
 CATALOGUE = "book/reference/catalogue.html"
 SHOWN = "[...document.querySelectorAll('#catalogue tbody tr:not([hidden])')].map(row => row.id)"
 
 
 def rows(html) -> list:
-    return BeautifulSoup((html / CATALOGUE).read_text(encoding="utf-8"), "html.parser").select("#catalogue tbody tr")
+    return soup(html / CATALOGUE).select("#catalogue tbody tr")
 
 
 def test_search_as_you_type(open_page, html):
