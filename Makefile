@@ -39,7 +39,7 @@ lock: .venv/book.stamp
 	@$(BIN)/python book/_ext lock $(PIP_EXTRA)
 
 clean:
-	rm -rf _build dist book/reference/catalogue.md book/reference/ledger.md book/reference/differences.md book/reference/compare-*.md book/reference/api.md book/reference/api
+	rm -rf _build dist book/reference/catalogue.md book/reference/ledger.md book/reference/differences.md book/reference/bibliography.md book/reference/compare-*.md book/reference/api.md book/reference/api
 
 .venv/bin/python:
 	@echo "Making .venv"

@@ -23,5 +23,5 @@ def test_the_address_stands_in_the_config_alone():
     url = yaml.safe_load((ROOT / "_config.yml").read_text())["repository"]["url"]
     owner = url.rsplit("/", 2)[1]
     tracked = [p for folder in ("book", "mhlib", ".github", "tests") for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".md", ".yml", ".js")]
-    generated = {ROOT / f"book/reference/{name}.md" for name in ("catalogue", "ledger", "differences")}
+    generated = {ROOT / f"book/reference/{name}.md" for name in ("catalogue", "ledger", "differences", "bibliography")}
     assert not [p for p in [ROOT / "README.md", ROOT / "pyproject.toml", *tracked] if p not in generated and f"github.com/{owner}/" in p.read_text(encoding="utf-8")]

@@ -16,7 +16,7 @@ from types import SimpleNamespace as Row
 def papers():
     return [paper(33)]
 def paper(n):
-    return Row(n=33, title="Fast decoding", year=2019, url="https://arxiv.org/abs/1911.02150", confidence="high", kind="operator", family="kv-sharing", also=(), mechanism="One head")
+    return Row(n=33, key="fast2019", arxiv="1911.02150", title="Fast decoding", year=2019, url="https://arxiv.org/abs/1911.02150", confidence="high", kind="operator", family="kv-sharing", also=(), mechanism="One head")
 def status(build):
     return {33: Row(n=33, state="in progress", tests="not run here", missing=["no chapter"], mechanisms=["seven"], claims=[], anchor=None)}
 '''
@@ -66,7 +66,7 @@ def small_site(book):
         text="(row-33)=\n## One head\n\nSee {cite:p}`vaswani2017attention` at %REPOSITORY%.",
     )
     book.contents("a", *REFERENCE)
-    shutil.copytree(ROOT / "book/reference", book.root / "book/reference", ignore=lambda *_: ["catalogue.md", "ledger.md", "differences.md", "api.md", "api"])
+    shutil.copytree(ROOT / "book/reference", book.root / "book/reference", ignore=lambda *_: ["catalogue.md", "ledger.md", "differences.md", "bibliography.md", "api.md", "api"])
     return book
 
 
@@ -98,6 +98,10 @@ def test_build(small_site):
     assert "Known sevens." in described.find(id="mhlib.numbers.SEVENS").parent.text
     assert described.find("a", class_="viewcode-link") or described.find(class_="viewcode-link").parent["href"]
     assert page(book, "reference/catalogue").find(id="row-33").find("a", href="api/numbers.html#mhlib.numbers.seven")
+    bibliography = page(book, "reference/bibliography")
+    assert bibliography.find(id="cite-vaswani2017attention") and chapter.find("a", href="reference/bibliography.html#cite-vaswani2017attention")
+    assert [link["href"] for link in bibliography.find(id="paper-33").find_all("a")] == ["https://arxiv.org/abs/1911.02150", "catalogue.html#row-33", "../a.html#row-33"]
+    assert "{vaswani2017attention," in (book.root / "_build/html/book/reference" / bibliography.find("a", download=True)["href"]).read_text(encoding="utf-8")
     assert not list((book.root / "book").rglob("*.ipynb"))
 
     # the library changes, the page's source does not

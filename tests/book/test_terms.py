@@ -37,3 +37,7 @@ def test_not_in_code_formulas_or_links(wrap):
 
 def test_not_in_titles():
     assert linked(page()) == []
+
+
+def test_not_in_the_title_of_a_cited_work():
+    assert linked(page(nodes.citation("", nodes.label("", "1"), nodes.paragraph("", "A head.")))) == []

@@ -6,7 +6,8 @@
     execute    one chapter through papermill
     run        all chapters whose results are out of date, two at a time
     facts      anchors and claims, gathered from the chapters for pages and tests
-    generate   the pages that are written from data, in catalogue_page, ledger_page, differences_page, api_pages
+    generate   the pages that are written from data, in catalogue_page, ledger_page, differences_page,
+               bibliography_page, api_pages
     api        which public names there are, and on which page each is described
     sortable   tables that can be searched, filtered and sorted; charts: SVG; families: what families are called
     myst, references, degrade    MyST Markdown to Markdown that Colab can show

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from sphinx_sitemap import add_html_link
 
-from atlas import generate, mathjax, notebooks, page_extras, terms
+from atlas import bibliography_page, generate, mathjax, notebooks, page_extras, terms
 from atlas.chapter import Chapter
 from atlas.inputs import digest
 from atlas.project import Project
@@ -93,7 +93,7 @@ def complete_sitemap(app, exception) -> None:
 
 
 def tidy(app, exception) -> None:
-    """After a build: drop what should not be there."""
+    """After a build: drop what should not be there, and add the files that are no pages."""
     out = Path(app.outdir)
     if exception is None and app.builder.name == "html":
         (out / "_static/scripts/fontawesome.js").write_text("")  # 1.5 MB a page would load for icons that a font already draws
@@ -101,6 +101,7 @@ def tidy(app, exception) -> None:
             source_map.unlink()
         # Sphinx copies these only when it writes a page.
         shutil.copytree(Path(app.srcdir) / "book/_assets", out / "_static", dirs_exist_ok=True)
+        bibliography_page.write_bibtex(Project(Path(app.srcdir)), out)
         _remove_old_pages(app, out)
     if exception or app._warncount:
         # Sphinx warns only while it reads a page, so a second build of an unchanged tree would seem fine. Next time, read all again.

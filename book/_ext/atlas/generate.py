@@ -1,12 +1,13 @@
 """The pages that are written from data. A generator takes the project and returns the page's Markdown; register it here."""
 
-from atlas import api_pages, catalogue_page, compare_page, differences_page, home, ledger_page
+from atlas import api_pages, bibliography_page, catalogue_page, compare_page, differences_page, home, ledger_page
 from atlas.project import Project, write_if_changed
 
 PAGES = {
     "book/reference/catalogue.md": catalogue_page.page,
     "book/reference/ledger.md": ledger_page.page,
     "book/reference/differences.md": differences_page.page,
+    "book/reference/bibliography.md": bibliography_page.page,
     "book/reference/compare-heads.md": compare_page.heads,
     "book/reference/compare-pools.md": compare_page.pools,
 }

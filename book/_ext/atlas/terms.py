@@ -6,8 +6,8 @@ from docutils import nodes
 from sphinx import addnodes
 
 GLOSSARY = "book/reference/glossary"
-#: Text below these is left alone: it is code, a formula, a link already, or a heading.
-_NOT_IN = (nodes.literal, nodes.literal_block, nodes.reference, nodes.title, nodes.math, nodes.raw, nodes.caption, addnodes.pending_xref, nodes.label)
+#: Text below these is left alone: it is code, a formula, a link already, a heading, or the title of somebody's work.
+_NOT_IN = (nodes.literal, nodes.literal_block, nodes.reference, nodes.title, nodes.math, nodes.raw, nodes.caption, nodes.citation, addnodes.pending_xref, nodes.label)
 
 
 def link_terms(app, doctree, docname: str) -> None:
