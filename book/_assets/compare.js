@@ -6,10 +6,8 @@ document.addEventListener("DOMContentLoaded", () => {
     const form = document.querySelector(`form[data-for="${script.dataset.for}"]`);
     const table = document.getElementById(script.dataset.for);
     const chart = document.createElement("div");
-    chart.className = "mh-table";
-    chart.tabIndex = 0;
-    chart.setAttribute("role", "group");
-    chart.setAttribute("aria-label", "Chart");
+    chart.className = "mh-chart";
+    chart.setAttribute("role", "img");
     form.after(chart);
     document.querySelector(".mh-shown").remove();
     const chosen = (name) => Number(form.elements[name].value || 0);
@@ -27,31 +25,28 @@ document.addEventListener("DOMContentLoaded", () => {
     form.addEventListener("mh-after", () => {
       const column = chosen("measure") + 1;
       const bars = [...table.tBodies[0].rows].filter((row) => !row.hidden)
-        .map((row) => [row.id.replaceAll("_", " "), Number(row.cells[column].dataset.key), row.cells[column].textContent])
+        .map((row) => [row.querySelector("code").textContent, Number(row.cells[column].dataset.key), row.cells[column].textContent])
         .sort((a, b) => a[1] - b[1]);
-      chart.replaceChildren(draw(table.tHead.rows[0].cells[column].textContent.trim(), bars));
+      draw(chart, table.tHead.rows[0].cells[column].textContent.trim(), bars);
     });
   });
 
-  function draw(title, bars) {
-    const width = 680, left = 220, room = width - left - 70, step = 20;
+  // Bars as those of book/_ext/atlas/charts.py.
+  function draw(chart, title, bars) {
     const most = Math.max(...bars.map((bar) => bar[1])) || 1;
-    const svg = make("svg", { class: "mh-chart", viewBox: `0 0 ${width} ${bars.length * step + 30}`, width, role: "img" });
-    svg.setAttribute("aria-label", `${title}, from 0: ` + bars.map((bar) => `${bar[0]} ${bar[2]}`).join("; "));
-    bars.forEach(([name, number, text], index) => {
-      const top = index * step + 4, length = number / most * room;
-      svg.append(make("text", { x: left - 8, y: top + 12, "text-anchor": "end" }, name),
-        make("rect", { class: "mh-bar", x: left, y: top, width: length, height: step - 5 }),
-        make("text", { x: left + length + 5, y: top + 12 }, text));
-    });
-    const bottom = bars.length * step + 4;
-    svg.append(make("path", { d: `M${left} 0V${bottom}`, stroke: "currentColor" }), make("text", { x: left, y: bottom + 16 }, title + ", from 0"));
-    return svg;
+    chart.setAttribute("aria-label", `${title}, from 0: ` + bars.map((bar) => `${bar[0]} ${bar[2]}`).join("; "));
+    chart.replaceChildren(make("mh-axis", title + ", from 0"), ...bars.map(([name, number, text]) => {
+      const row = make("mh-bars"), track = make("mh-track"), bar = make("mh-bar");
+      bar.style.setProperty("--share", number / most);
+      track.append(bar, make("mh-said", text));
+      row.append(make("mh-name", name), track);
+      return row;
+    }));
   }
 
-  function make(name, attributes, text = "") {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-    Object.entries(attributes).forEach(([key, value]) => element.setAttribute(key, value));
+  function make(name, text = "") {
+    const element = document.createElement("span");
+    element.className = name;
     element.textContent = text;
     return element;
   }

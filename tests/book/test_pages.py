@@ -40,7 +40,7 @@ def test_catalogue():
     text = catalogue_page.render(PAPERS, STATUS, ANCHORS, API)
     found = rows(text)
     assert list(found) == ["row-33", "row-34", "row-35"]
-    assert "3 papers" in text and "1 rows work, 1 are in progress and 1 are planned" in text
+    assert "3 papers" in text and "works 1, in progress 1, planned 1" in text
     links = [link["href"] for link in found["row-33"].find_all("a")]
     assert links == [
         "https://arxiv.org/abs/1911.02150", "../heads/sharing.html#row-33", "api/heads-sharing.html#mhlib.heads.One", "ledger.html#claim-33-ab"
@@ -49,6 +49,7 @@ def test_catalogue():
     assert "Fast <decoding>" in found["row-33"].text and "One & shared" in found["row-33"].text
     assert "no chapter explains it" in found["row-34"].text and "not certain" in found["row-34"].text
     assert found["row-35"].find(class_="mh-state").text == "planned"
+    assert found["row-33"].find(class_="mh-sign").text == "✓  holds here"
 
 
 def test_catalogue_knows_every_family_of_the_real_rows():
@@ -77,7 +78,7 @@ def test_ledger():
 
 def test_ledger_counts_by_family_in_a_chart_that_says_it_in_words():
     text = ledger_page.render(PAPERS, [CLAIM, CLAIM | {"holds": False, "reason": "small", "anchor": "x", "paper": 34}])
-    said = BeautifulSoup(text, "html.parser").find("svg")["aria-label"]
+    said = BeautifulSoup(text, "html.parser").find(class_="mh-chart")["aria-label"]
     assert "Sharing keys and values: 1 holds here, 0 holds in part, 0 not reproduced here; Latent attention: 0 holds here" in said
 
 

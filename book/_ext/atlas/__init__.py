@@ -9,7 +9,7 @@
     generate   the pages that are written from data, in catalogue_page, ledger_page, differences_page,
                bibliography_page, api_pages
     api        which public names there are, and on which page each is described
-    sortable   tables that can be searched, filtered and sorted; charts: SVG; families: what families are called
+    sortable   tables that can be searched, filtered and sorted; charts: bars; families: what families are called
     myst, references, degrade    MyST Markdown to Markdown that Colab can show
     notebooks  the notebooks for Colab
     mathjax    MathJax's files for the site

@@ -16,7 +16,7 @@ CATALOGUE = "book/reference/catalogue"
 HEAD = """# API reference
 
 Every public name of `mhlib`, once, from the docstrings of the code that the chapters run. Where a name is a mechanism of the registry, its rows
-in the [catalogue](catalogue.md) and the chapter that explains it stand above it.
+in the [catalogue](catalogue.md) and the chapter that explains it stand above it. The {ref}`index of all names <genindex>` is sorted by letter.
 
 {list}
 """
@@ -28,7 +28,7 @@ def pages(project: Project) -> dict[str, str]:
 
     api, status = Api.of(project), catalog.status(project.build)
     contents = [f"- [{page.title}](api/{page.doc.rpartition('/')[2]}.md): {_names(page)}" for page in api.pages]
-    texts = {INDEX: HEAD.format(list="\n".join(contents))}
+    texts = {INDEX: HEAD.replace("{list}", "\n".join(contents))}
     texts |= {page.doc: _page(page, api, status) for page in api.pages}
     return {f"{doc}.md": text for doc, text in texts.items()}
 

@@ -6,16 +6,16 @@ from atlas.api import Api
 from atlas.families import FAMILIES, STATES, known
 from atlas.html import escape, link, raw, relative
 from atlas.ledger_page import DOC as LEDGER
-from atlas.ledger_page import VERDICTS
 from atlas.project import Project
 from atlas.sortable import Column, Filter, Row, sortable
+from atlas.verdicts import SIGNS, VERDICTS, sign
 
 DOC = "book/reference/catalogue"
 HEAD = """# The catalogue
 
 {total} papers, one row each. A row **works** when its mechanism can be imported from `mhlib` and passes the contract tests, is checked against
-something independent, is explained and run in a chapter, and has at least one claim in the [ledger](ledger.md). The build finds this out
-by itself: at present {works} rows work, {progress} are in progress and {planned} are planned.
+something independent, is explained and run in a chapter, and has at least one claim in the [ledger](ledger.md). The build finds this out by itself.
+At present: {counts}. A claim shows how it came out: {signs}.
 """
 COLUMNS = [
     Column("Row", "number"), Column("Paper", "text"), Column("Year", "number"), Column("Family", "text"), Column("State", "text"),
@@ -33,8 +33,8 @@ def page(project: Project) -> str:
 def render(papers, status: dict, anchors: dict[str, dict], api: Api) -> str:
     papers = list(papers)
     known({paper.family for paper in papers})
-    counts = {state: sum(status[paper.n].state == state for paper in papers) for state in STATES}
-    head = HEAD.format(total=len(papers), works=counts["works"], progress=counts["in progress"], planned=counts["planned"])
+    counts = ", ".join(f"{state} {sum(status[paper.n].state == state for paper in papers)}" for state in STATES)
+    head = HEAD.format(total=len(papers), counts=counts, signs=", ".join(f"{SIGNS[value]} {said}" for value, said in VERDICTS.items()))
     rows = [_row(paper, status[paper.n], anchors.get(str(paper.n)), api) for paper in papers]
     return head + "\n" + raw(sortable("catalogue", "Catalogue", COLUMNS, rows, _filters(papers), "papers")) + "\n"
 
@@ -82,6 +82,5 @@ def _here(status, explained: dict | None, api: Api):
         yield "Chapter: " + link(f"{relative(explained['doc'], DOC)}#{explained['anchor']}", explained["title"])
     for name in status.mechanisms:
         yield api.link(name, DOC)
-    for claim in status.claims:
-        verdict = VERDICTS[str(claim["holds"])]
-        yield "Claim: " + link(f"{relative(LEDGER, DOC)}#{claim['anchor']}", verdict)
+    if status.claims:
+        yield "Claims: " + " ".join(f'<a href="{relative(LEDGER, DOC)}#{escape(claim["anchor"])}">{sign(str(claim["holds"]))}</a>' for claim in status.claims)

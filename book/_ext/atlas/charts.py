@@ -1,10 +1,8 @@
-"""Charts as inline SVG: they follow the page's colours, say in words what they show, and number what colour tells apart."""
+"""Bar charts in plain HTML: they take the room there is and the page's colours, say in words what they show, and number what colour tells apart."""
 
 from dataclasses import dataclass
 
 from atlas.html import escape
-
-WIDTH, LABELS, BAR, GAP = 640, 190, 18, 8
 
 
 @dataclass(frozen=True)
@@ -16,28 +14,17 @@ class Series:
     sign: str
 
 
-def stacked_bars(title: str, axis: str, bars: dict[str, list[int]], series: list[Series]) -> str:
-    """Horizontal bars of counts, one part a series; the axis starts at 0."""
+def stacked_bars(title: str, bars: dict[str, list[int]], series: list[Series]) -> str:
+    """Horizontal bars of counts, one part a series; the axis starts at 0. compare.js draws bars of the same form."""
     most = max((sum(parts) for parts in bars.values()), default=0) or 1
-    unit = (WIDTH - LABELS - 110) / most
-    pieces, top = [], 30
-    for number, one in enumerate(series):
-        left = LABELS + number * 145
-        pieces.append(f'<rect class="{one.fill}" x="{left}" y="4" width="12" height="12"/>')
-        pieces.append(f'<text x="{left + 17}" y="14">{one.sign} {escape(one.name)}</text>')
-    for label, parts in bars.items():
-        pieces.append(f'<text x="{LABELS - 8}" y="{top + 13}" text-anchor="end">{escape(label)}</text>')
-        left = float(LABELS)
-        for one, count in zip(series, parts, strict=True):
-            if count:
-                pieces.append(f'<rect class="{one.fill}" x="{left:.1f}" y="{top}" width="{count * unit:.1f}" height="{BAR}"><title>{escape(f"{label}: {count} {one.name}")}</title></rect>')
-                left += count * unit
-        signs = " ".join(f"{one.sign}{count}" for one, count in zip(series, parts, strict=True) if count)
-        pieces.append(f'<text x="{left + 5:.1f}" y="{top + 13}">{signs}</text>')
-        top += BAR + GAP
-    pieces.append(f'<path d="M{LABELS} 26V{top}" stroke="currentColor"/><text x="{LABELS}" y="{top + 16}">{escape(axis)}</text>')
+    legend = "".join(f'<li><span class="mh-key {one.fill}"></span>{one.sign} {escape(one.name)}</li>' for one in series)
+    rows = "".join(_row(label, parts, series, most) for label, parts in bars.items())
     words = "; ".join(f"{label}: " + ", ".join(f"{count} {one.name}" for one, count in zip(series, parts, strict=True)) for label, parts in bars.items())
-    return (
-        f'<div class="mh-table" tabindex="0" role="group" aria-label="{escape(title)}">'
-        f'<svg class="mh-chart" viewBox="0 0 {WIDTH} {top + 24}" width="{WIDTH}" role="img" aria-label="{escape(f"{title}. {words}.")}">{"".join(pieces)}</svg></div>'
-    )
+    return f'<div class="mh-chart" role="img" aria-label="{escape(f"{title}. {words}.")}"><ul class="mh-legend">{legend}</ul>{rows}</div>'
+
+
+def _row(label: str, parts: list[int], series: list[Series], most: int) -> str:
+    counted = [(one, count) for one, count in zip(series, parts, strict=True) if count]
+    pieces = "".join(f'<span class="mh-bar {one.fill}" style="--share:{count / most:.4f}" title="{count} {escape(one.name)}"></span>' for one, count in counted)
+    said = " ".join(f"{one.sign} {count}" for one, count in counted)
+    return f'<div class="mh-bars"><span class="mh-name">{escape(label)}</span><span class="mh-track">{pieces}<span class="mh-said">{said}</span></span></div>\n'

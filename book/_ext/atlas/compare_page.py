@@ -60,7 +60,7 @@ def render(name: str, doc: str, found: list, measures: tuple[str, ...], settings
 
 
 def _row(one, doc: str, api: Api) -> Row:
-    label = api.link(one.mechanism.name, doc, one.mechanism.name.replace("_", " "))
+    label = api.link(one.mechanism.name, doc)
     if one.options:
         label += f"<br><small>{escape(one.options)}</small>"
     first = one.numbers[0][0]

@@ -102,6 +102,7 @@ def tidy(app, exception) -> None:
         # Sphinx copies these only when it writes a page.
         shutil.copytree(Path(app.srcdir) / "book/_assets", out / "_static", dirs_exist_ok=True)
         bibliography_page.write_bibtex(Project(Path(app.srcdir)), out)
+        notebooks.write_archive(Project(Path(app.srcdir)), out)
         _remove_old_pages(app, out)
     if exception or app._warncount:
         # Sphinx warns only while it reads a page, so a second build of an unchanged tree would seem fine. Next time, read all again.
@@ -123,6 +124,7 @@ def setup(app) -> dict:
     app.connect("html-page-context", buttons)
     app.connect("html-page-context", no_edit_button, priority=900)  # after the theme has added its buttons
     app.connect("html-page-context", page_extras.add)
+    app.connect("html-page-context", page_extras.foot)
     app.connect("autodoc-process-signature", short_shapes)
     app.connect("env-before-read-docs", terms.forget)
     app.connect("doctree-resolved", terms.link_terms)

@@ -1,17 +1,14 @@
 """The ledger: every claim that a chapter checked, with the paper's figure, ours, and the verdict."""
 
-import json
-
 from atlas.charts import Series, stacked_bars
 from atlas.families import FAMILIES
 from atlas.html import escape, link, raw, relative
 from atlas.project import Project
 from atlas.sortable import Column, Filter, Row, sortable
+from atlas.verdicts import SIGNS, VERDICTS, claims
 
 DOC = "book/reference/ledger"
 CATALOGUE = "book/reference/catalogue"
-VERDICTS = {"True": "holds here", "in part": "holds in part", "False": "not reproduced here"}
-SIGNS = {"True": "✓", "in part": "◐", "False": "✗"}
 SERIES = [Series(VERDICTS[v], fill, SIGNS[v]) for v, fill in (("True", "mh-holds"), ("in part", "mh-part"), ("False", "mh-fails"))]
 HEAD = """# The ledger of claims
 
@@ -27,8 +24,7 @@ COLUMNS = [
 def page(project: Project) -> str:
     from mhlib import catalog
 
-    claims = json.loads((project.build / "ledger.json").read_text(encoding="utf-8"))
-    return render(catalog.papers(), claims)
+    return render(catalog.papers(), claims(project))
 
 
 def render(papers, claims: list[dict]) -> str:
@@ -52,7 +48,7 @@ def _chart(papers: dict, claims: list[dict]) -> str:
         verdicts = [str(claim["holds"]) for claim in claims if papers[claim["paper"]].family == family]
         if verdicts:
             bars[title] = [verdicts.count(verdict) for verdict in VERDICTS]
-    return stacked_bars("Claims by family and verdict", "claims", bars, SERIES)
+    return stacked_bars("Claims by family and verdict", bars, SERIES)
 
 
 def _row(paper, claim: dict) -> Row:

@@ -3,22 +3,26 @@
 import subprocess
 from collections import defaultdict
 
-from atlas.chapter import chapters, headings
+from atlas.api import Api
+from atlas.cards import card
+from atlas.chapter import chapters
+from atlas.html import raw
 from atlas.project import Project
 
-DAYS = 5
+CHAPTERS = 6
+DAYS = 3
 PER_DAY = 12
 
 
-def page(project: Project) -> str:
-    """A list of days; without a history (an unpacked archive) a sentence that says so."""
-    days = defaultdict(list)
-    for path, day in added(project).items():
-        if text := _what(project, path):
-            days[day].append(text)
+def page(project: Project, doc: str) -> str:
+    """The newest chapters as cards, and days with their mechanisms; without a history (an unpacked archive) a sentence that says so."""
+    days = added(project)
     if not days:
         return "This copy comes without the repository's history, which tells what is new.\n"
-    return "\n".join(f"- **{day}**: {_few(days[day])}" for day in sorted(days, reverse=True)[:DAYS]) + "\n"
+    known = {f"{chapter.doc}.md": chapter for chapter in chapters(project)}
+    newest = [(known[path], day) for path, day in days.items() if path in known][:CHAPTERS]
+    cards = "\n".join(card(project, chapter, doc, f"new on {day}") for chapter, day in newest)
+    return raw(f'<div class="mh-cards-grid">\n{cards}\n</div>\n{_mechanisms(Api.of(project), days, doc)}') + "\n"
 
 
 def added(project: Project) -> dict[str, str]:
@@ -41,24 +45,15 @@ def _git(project: Project, *arguments: str) -> str:
         return ""
 
 
-def _what(project: Project, path: str) -> str | None:
-    doc = path.removesuffix(".md")
-    chapter = next((chapter for chapter in chapters(project) if chapter.doc == doc), None)
-    if chapter:
-        title = next(title for _, title in headings(chapter.text) if title)
-        return f"chapter [{title}](/{path})"
-    module = path.removesuffix(".py").replace("/", ".")
-    names = [m.name.replace("_", " ") for m in _mechanisms(project) if m.obj.__module__ == module]
-    return ", ".join(names) or None
+def _mechanisms(api: Api, days: dict[str, str], doc: str) -> str:
+    """A line for each of the last days."""
+    by_day = defaultdict(list)
+    for name, mechanism in api.mechanisms.items():
+        if day := days.get(mechanism.obj.__module__.replace(".", "/") + ".py"):
+            by_day[day].append(api.link(name, doc))
+    lines = [f"<li>{day}: {_few(by_day[day])}</li>" for day in sorted(by_day, reverse=True)[:DAYS]]
+    return f'<p>Mechanisms that came last:</p><ul>{"".join(lines)}</ul>' if lines else ""
 
 
-def _mechanisms(project: Project):
-    from atlas.api import Api
-
-    return Api.of(project).mechanisms.values()
-
-
-def _few(texts: list[str]) -> str:
-    texts = sorted(texts, key=lambda text: not text.startswith("chapter"))
-    more = f" and {len(texts) - PER_DAY} more" if len(texts) > PER_DAY else ""
-    return "; ".join(texts[:PER_DAY]) + more
+def _few(links: list[str]) -> str:
+    return ", ".join(links[:PER_DAY]) + (f" and {len(links) - PER_DAY} more" if len(links) > PER_DAY else "")

@@ -1,5 +1,8 @@
 """Write the notebooks that Colab opens: plain Markdown, no outputs, and a first cell that installs mhlib where it is missing."""
 
+import zipfile
+from pathlib import Path
+
 import nbformat
 
 from atlas.chapter import Chapter, chapters
@@ -35,6 +38,19 @@ def write(project: Project) -> list:
     for left in set(project.notebooks.rglob("*.ipynb")) - set(wanted):
         left.unlink()
     return wanted
+
+
+#: Where the site serves all notebooks in one file; index.md links to it.
+ARCHIVE = "book/heads-and-pools-notebooks.zip"
+
+
+def write_archive(project: Project, out: Path) -> None:
+    """All notebooks in one file, which is the same as long as they are."""
+    with zipfile.ZipFile(out / ARCHIVE, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(project.notebooks.rglob("*.ipynb")):
+            entry = zipfile.ZipInfo(f"heads-and-pools/{path.relative_to(project.notebooks / 'book').as_posix()}")
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            archive.writestr(entry, path.read_bytes())
 
 
 def for_colab(chapter: Chapter, references: References) -> nbformat.NotebookNode:

@@ -34,6 +34,15 @@ def add(app, pagename, templatename, context, doctree) -> None:
     context["metatags"] = context.get("metatags", "") + f'<script type="application/ld+json">{data}</script>\n'
 
 
+def foot(app, pagename, templatename, context, doctree) -> None:
+    """Below every page: the library's version, the licence, and how to cite."""
+    import mhlib
+
+    licence = link(Project(Path(app.srcdir)).repository.file("LICENSE"), "MIT licence")
+    cite = link(context["pathto"]("book/how-to-read") + "#cite-it", "cite it")
+    context["theme_extra_footer"] = f"<p>mhlib {escape(mhlib.__version__)} · {licence} · {cite}</p>"
+
+
 def footer(project: Project, doc: str, papers: list) -> str:
     api = Api.of(project)
     items = []

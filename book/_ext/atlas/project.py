@@ -81,6 +81,9 @@ class Repository:
     def page(self, doc: str) -> str:
         return f"{self.site}{doc}.html"
 
+    def file(self, path: str) -> str:
+        return f"{self.url}/blob/{self.branch}/{path}"
+
     def raw(self, path: str) -> str:
         return f"https://raw.githubusercontent.com/{self.slug}/{self.branch}/{path}"
 

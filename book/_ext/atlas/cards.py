@@ -1,0 +1,62 @@
+"""Chapters as cards: the first figure, the title, the opening words, and how the claims came out."""
+
+import re
+
+import nbformat
+
+from atlas.chapter import Chapter, headings, prose
+from atlas.degrade import Degrader
+from atlas.html import escape, relative
+from atlas.project import Project
+from atlas.references import References
+from atlas.verdicts import claims, tally
+
+#: An opening has as many sentences as it takes to get so many words.
+WORDS = 20
+_SENTENCE = re.compile(r".+?[.!?][\"”’]?(?=\s|$)", re.DOTALL)
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+
+
+def card(project: Project, chapter: Chapter, page: str, note: str) -> str:
+    """HTML of a card, as seen from a page, with a note at its foot."""
+    title = next(title for _, title in headings(chapter.text) if title)
+    said = f'<span class="mh-card-text">{escape(opening(project, chapter))}</span>'
+    picture = f'<span class="mh-card-figure" aria-hidden="true">{thumbnail(chapter)}</span>'
+    told = tally([claim for claim in claims(project) if claim["doc"] == chapter.doc])
+    foot = f'<span class="mh-card-foot"><span>{f"claims: {told}" if told else ""}</span><span>{escape(note)}</span></span>'
+    return f'<a class="mh-card" href="{relative(chapter.doc, page)}">{picture}<strong>{escape(title)}</strong>{said}{foot}</a>'
+
+
+def opening(project: Project, chapter: Chapter) -> str:
+    """The first sentences of a chapter, as plain text."""
+    lines = iter(prose(chapter.text))
+    next(line for line in lines if line.startswith("# "))
+    paragraph: list[str] = []
+    for line in lines:
+        if line.strip():
+            paragraph.append(line)
+        elif paragraph:
+            break
+    plain = _LINK.sub(r"\1", Degrader(chapter.doc, References.of(project), project.repository)(" ".join(paragraph)))
+    plain = re.sub(r"[*`$]", "", plain)
+    said = ""
+    for sentence in _SENTENCE.findall(plain):
+        said = f"{said} {sentence.strip()}".strip()
+        if len(said.split()) >= WORDS:
+            break
+    return said
+
+
+def thumbnail(chapter: Chapter) -> str:
+    """The first figure of the executed chapter, without what only a listener needs, since the card says what it is; empty before it was executed."""
+    if not chapter.executed.is_file():
+        return ""
+    for cell in nbformat.read(chapter.executed, as_version=4).cells:
+        for output in cell.get("outputs", []):
+            html = output.get("data", {}).get("text/html", "")
+            if 'class="mhlib-figure"' in html:
+                svg = html[html.index("<svg") : html.index("</svg>") + len("</svg>")]
+                svg = re.sub(r' role="img" aria-label="[^"]*"', "", svg, count=1)
+                # The same figure may stand on a page whose own figures are counted alike.
+                return re.sub(r'(\bid="|url\(#|href="#)', r"\1card-", svg)
+    return ""
