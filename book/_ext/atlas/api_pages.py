@@ -27,14 +27,14 @@ def pages(project: Project) -> dict[str, str]:
     from mhlib import catalog
 
     api, status = Api.of(project), catalog.status(project.build)
-    contents = [f"- [{page.title}](api/{page.doc.rpartition('/')[2]}.md): {_names(page)}" for page in api.pages]
-    texts = {INDEX: HEAD.replace("{list}", "\n".join(contents))}
+    contents = "".join(f"<li>{link(relative(page.doc, INDEX), page.title)}: {_names(page)}</li>\n" for page in api.pages)
+    texts = {INDEX: HEAD.replace("{list}", raw(f'<ul class="mh-names">\n{contents}</ul>'))}
     texts |= {page.doc: _page(page, api, status) for page in api.pages}
     return {f"{doc}.md": text for doc, text in texts.items()}
 
 
 def _names(page: Page) -> str:
-    return ", ".join(f"`{name}`" for name in page.names)
+    return ", ".join(f'<a href="{relative(page.doc, INDEX)}#{page.package}.{name}"><code>{escape(name)}</code></a>' for name in page.names)
 
 
 def _page(page: Page, api: Api, status: dict) -> str:

@@ -39,13 +39,9 @@ def facts(project: Project, status: dict, api: Api) -> str:
         (f"{relative(API, DOC)}", len(api.mechanisms), "mechanisms to import"),
         (f"{relative(LEDGER, DOC)}", len(tried), f"claims tried: {tally(tried)}"),
     ]
-    first = next(iter(chapters(project))).doc
-    ways = [
-        (f"{relative(first, DOC)}", "Start reading"),
-        (project.repository.colab(first), "Run it on Colab"),
-        ("#import-it", "Import the library"),
-        (f"{relative(CATALOGUE, DOC)}", "Find a paper"),
-    ]
+    first = [chapter.doc for chapter in chapters(project)][:1]
+    ways = [way for doc in first for way in ((relative(doc, DOC), "Start reading"), (project.repository.colab(doc), "Run it on Colab"))]
+    ways += [("#import-it", "Import the library"), (relative(CATALOGUE, DOC), "Find a paper")]
     return (
         '<ul class="mh-facts">' + "".join(f'<li><a href="{where}"><strong>{number}</strong> {text}</a></li>' for where, number, text in items) + "</ul>\n"
         '<ul class="mh-ways">' + "".join(f"<li>{link(where, text)}</li>" for where, text in ways) + "</ul>"

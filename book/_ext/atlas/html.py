@@ -3,7 +3,7 @@
 import posixpath
 from html import escape
 
-__all__ = ["escape", "link", "raw", "relative", "table"]
+__all__ = ["escape", "link", "raw", "relative"]
 
 
 def relative(target: str, page: str) -> str:
@@ -13,19 +13,6 @@ def relative(target: str, page: str) -> str:
 
 def link(url: str, text: str) -> str:
     return f'<a href="{escape(url)}">{escape(text)}</a>'
-
-
-def table(label: str, columns: list[str], rows: list[tuple[str, list[str]]]) -> str:
-    """A table that scrolls sideways on a narrow screen. Each row is its anchor and its cells, which are HTML already."""
-    head = "".join(f'<th scope="col">{column}</th>' for column in columns)
-    body = "\n".join(
-        f'<tr id="{anchor}"><th scope="row">{cells[0]}</th>' + "".join(f"<td>{cell}</td>" for cell in cells[1:]) + "</tr>"
-        for anchor, cells in rows
-    )
-    return (
-        f'<div class="mh-table" tabindex="0" role="group" aria-label="{escape(label)}">\n'
-        f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>"
-    )
 
 
 def raw(html: str) -> str:

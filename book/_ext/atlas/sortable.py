@@ -82,7 +82,7 @@ def _row(columns: list[Column], row: Row) -> str:
     for number, (column, cell) in enumerate(zip(columns, row.cells, strict=True)):
         key = f' data-key="{escape(row.sort[number])}"' if number in row.sort else ""
         if number == 0:
-            cells.append(f'<th role="rowheader" scope="row"{key}>{cell}</th>')
+            cells.append(f'<th role="rowheader" scope="row" data-label="{escape(column.title)}"{key}>{cell}</th>')
         else:
             cells.append(f'<td role="cell" data-label="{escape(column.title)}"{key}>{cell}</td>')
     return f'<tr role="row" id="{row.anchor}"{data}>{"".join(cells)}</tr>'
