@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list[Result]]:
     options = parser.parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
-    print(f"{machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    print(f"{machine()}, threads: {torch.get_num_threads()}, torch {torch.__version__}")
     found: dict[str, list[Result]] = {}
     for name, contests in groups(options.tiny).items():
         if options.only in (None, name):
@@ -69,7 +69,7 @@ def write(found: dict[str, list[Result]], folder: Path = RESULTS) -> Path:
     rows = {
         f"cpu-{name}": [{k: v for k, v in asdict(r).items() if v == v} for r in results] for name, results in found.items()
     }
-    device = f"{machine()}, {torch.get_num_threads()} threads"
+    device = f"{machine()}, threads: {torch.get_num_threads()}"
     return keep(rows, name="cpu", device=device, packages=("torch", "torch-geometric", "transformers"), folder=folder)
 
 

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path = RESULTS) -> Path
     today = datetime.date.today().isoformat()
     file = folder / f"which-pool-{today}.json"
     run = {
-        "device": f"{machine()}, {torch.get_num_threads()} threads", "date": today,
+        "device": f"{machine()}, threads: {torch.get_num_threads()}", "date": today,
         "versions": {"torch": torch.__version__}, "benchmarks": {"which-pool-when": []},
     }  # fmt: skip
     if file.is_file():

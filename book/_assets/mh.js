@@ -9,3 +9,28 @@ document.addEventListener("DOMContentLoaded", () => {
   });
   document.querySelectorAll(".citation-list[role=list]").forEach((list) => list.removeAttribute("role"));
 });
+
+// A full stop stays with the formula before it.
+document.addEventListener("DOMContentLoaded", () => {
+  document.querySelectorAll("span.math").forEach((formula) => {
+    const next = formula.nextSibling;
+    const mark = next?.nodeType === Node.TEXT_NODE && /^[.,;:!?)]+/.exec(next.data);
+    if (!mark) return;
+    const kept = document.createElement("span");
+    kept.style.whiteSpace = "nowrap";
+    formula.before(kept);
+    kept.append(formula, mark[0]);
+    next.data = next.data.slice(mark[0].length);
+  });
+});
+
+// What holds more than it shows can be reached by keyboard, and mh.css hints at the rest.
+document.addEventListener("DOMContentLoaded", () => {
+  const watch = new ResizeObserver((entries) => entries.forEach(({ target }) => {
+    const scrolls = target.scrollWidth > target.clientWidth + 1;
+    target.classList.toggle("mh-scrolls", scrolls);
+    if (scrolls) target.tabIndex = 0;
+    else if (!target.hasAttribute("role")) target.removeAttribute("tabindex");
+  }));
+  document.querySelectorAll("main pre, .mhlib-figure, .mhlib-recorded").forEach((box) => watch.observe(box));
+});

@@ -77,6 +77,9 @@ def figure(fig, alt: str, caption: str | None = None) -> Figure:
 
     if not alt or not alt.strip():
         raise ValueError("figure() needs alt: say in a sentence what the figure shows, for someone who cannot see it")
+    for ax in fig.axes:
+        if ax.images and not len(ax.get_xticks()) and not len(ax.get_yticks()):
+            ax.spines[:].set_visible(False)  # a picture without scales needs no half frame
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "mhlib", "svg.fonttype": "none"}):  # the same figure gives the same text
         fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})

@@ -68,13 +68,24 @@ def _heading(run: dict) -> str:
 
 def _table(run: dict) -> str:
     columns = list(run["rows"][0])
-    cell = 'style="text-align:right;padding:0.2em 0.8em"'
-    head = "".join(f'<th scope="col" {cell}>{escape(str(column))}</th>' for column in columns)
-    rows = ("".join(f"<td {cell}>{escape(_show(row.get(column)))}</td>" for column in columns) for row in run["rows"])
+    shown = {column: _column([row.get(column) for row in run["rows"]]) for column in columns}
+    style = {column: f'style="text-align:{_side(run["rows"], column)};padding:0.2em 0.8em"' for column in columns}
+    head = "".join(f'<th scope="col" {style[column]}>{escape(str(column))}</th>' for column in columns)
+    rows = ("".join(f"<td {style[column]}>{escape(shown[column][n])}</td>" for column in columns) for n in range(len(run["rows"])))
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     caption = f'<caption style="text-align:left;color:inherit">{escape(_heading(run))}</caption>'
     return f'<table style="color:inherit">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
-def _show(value) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+def _side(rows: list[dict], column: str) -> str:
+    return "left" if any(isinstance(row.get(column), str) for row in rows) else "right"
+
+
+def _column(values: list) -> list[str]:
+    """Four digits; the same number of decimals in a whole column, unless some need an exponent."""
+    shown = [f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value) for value in values]
+    floats = [text for text, value in zip(shown, values) if isinstance(value, float)]
+    if any(not text.replace(".", "").lstrip("-").isdigit() for text in floats):
+        return shown
+    decimals = max((len(text.partition(".")[2]) for text in floats), default=0)
+    return [f"{value:.{decimals}f}" if isinstance(value, float) else text for text, value in zip(shown, values)]

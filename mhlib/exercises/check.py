@@ -60,8 +60,7 @@ def check(name: str, function: Callable[..., Any] | EllipsisType | None, *, seed
 
 
 def _open(exercise: Exercise) -> Result:
-    call = f"{exercise.name}({', '.join(exercise.arguments)})"
-    return Result(exercise.name, "open", f"fill in {call}; it returns nothing yet.")
+    return Result(exercise.name, "open", f"your function of ({', '.join(exercise.arguments)}) is still to be written.")
 
 
 def _case(exercise: Exercise, function: Callable, arguments: tuple, passed: list[tuple]) -> Result | None:

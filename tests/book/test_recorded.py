@@ -19,8 +19,16 @@ def test_table(tmp_path):
     result = recorded("decode", [tmp_path])
     soup = BeautifulSoup(result._repr_mimebundle_()["text/html"], "html.parser")
     assert [cell.text for cell in soup.find_all("th")] == ["kv heads", "median ms"]
-    assert [cell.text for cell in soup.find_all("td")] == ["8", "0.1235", "1", "0.05"]
+    assert [cell.text for cell in soup.find_all("td")] == ["8", "0.1235", "1", "0.0500"]
     assert soup.caption.text == "Recorded on NVIDIA H200 <x>, 2025-11-30, with torch 2.13.0"
+
+
+def test_words_stand_left_and_numbers_right_with_as_many_decimals(tmp_path):
+    rows = [{"pool": "mean", "right (%)": 77.0, "loss": 1e-9}, {"pool": "max", "right (%)": 78.05, "loss": 0.5}]
+    (tmp_path / "a.json").write_text(json.dumps(RUN | {"benchmarks": {"decode": rows}}))
+    cells = BeautifulSoup(recorded("decode", [tmp_path])._repr_mimebundle_()["text/html"], "html.parser").find_all("td")
+    assert [cell.text for cell in cells] == ["mean", "77.00", "1e-09", "max", "78.05", "0.5"]
+    assert ["left" in cell["style"] for cell in cells] == [True, False, False] * 2
 
 
 def test_newest_first(tmp_path):

@@ -64,7 +64,8 @@ def open_page(browser, html):
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         page.on("console", lambda message: message.type == "error" and faults.append(f"{name}: console: {message.text}"))
         page.on("pageerror", lambda error: faults.append(f"{name}: script: {error}"))
-        page.on("requestfailed", lambda request: faults.append(f"{name}: not loaded: {request.url}"))
+        # A page that is left while it loads has not failed.
+        page.on("requestfailed", lambda request: request.failure == "net::ERR_ABORTED" or faults.append(f"{name}: not loaded: {request.url}"))
         page.on("request", lambda request: request.url.startswith(("file:", "data:", "blob:")) or faults.append(f"{name}: left the site: {request.url}"))
         path, _, query = name.partition("?")
         page.goto((html / path).as_uri() + ("?" + query if query else ""))

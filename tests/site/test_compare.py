@@ -34,7 +34,7 @@ def test_chart_draws_the_chosen_measure_of_the_rows_that_are_shown(open_page):
     page.select_option("select[name=measure]", label="cache bytes")
     page.fill(".mh-filter input", "latent")
     said = page.get_attribute(".mh-chart", "aria-label")
-    assert said.startswith("cache bytes, from 0: multi head latent attention") and ";" not in said
+    assert said.startswith("cache bytes, from 0: MultiHeadLatentAttention ") and ";" not in said
 
 
 def test_table_sorts_by_its_numbers(open_page):

@@ -39,7 +39,7 @@ def foot(app, pagename, templatename, context, doctree) -> None:
     import mhlib
 
     licence = link(Project(Path(app.srcdir)).repository.file("LICENSE"), "MIT licence")
-    cite = link(context["pathto"]("book/how-to-read") + "#cite-it", "cite it")
+    cite = link(context["pathto"]("book/how-to-read").rstrip("#") + "#cite-it", "cite it")
     context["theme_extra_footer"] = f"<p>mhlib {escape(mhlib.__version__)} · {licence} · {cite}</p>"
 
 
@@ -51,7 +51,7 @@ def footer(project: Project, doc: str, papers: list) -> str:
         here = ", ".join(api.link(name, doc) for name in names)
         row = link(f"{relative(CATALOGUE, doc)}#row-{paper.n}", f"row {paper.n}")
         items.append(f"<li>{row}: <cite>{escape(paper.title)}</cite> ({paper.year}){': ' if here else ''}{here}</li>")
-    listed = f'<p class="mh-explained">This chapter explains</p><ul>{"".join(items)}</ul>' if items else ""
+    listed = f'<p class="mh-explained">This chapter explains:</p><ul>{"".join(items)}</ul>' if items else ""
     install = f'<div class="highlight-bash notranslate"><div class="highlight"><pre>pip install "mhlib @ {escape(project.repository.pip)}"</pre></div></div>'
     return f'<section class="mh-footer" aria-label="In the library and the catalogue">{listed}<p>To run its code elsewhere, install the library:</p>{install}</section>'
 
