@@ -24,13 +24,24 @@ document.addEventListener("DOMContentLoaded", () => {
   });
 });
 
-// What holds more than it shows can be reached by keyboard, and mh.css hints at the rest.
+// What holds more than it shows can be reached by keyboard, and mh.css hints at the rest. Formulas join once they are drawn.
 document.addEventListener("DOMContentLoaded", () => {
+  const made = new Set();
   const watch = new ResizeObserver((entries) => entries.forEach(({ target }) => {
     const scrolls = target.scrollWidth > target.clientWidth + 1;
     target.classList.toggle("mh-scrolls", scrolls);
-    if (scrolls) target.tabIndex = 0;
-    else if (!target.hasAttribute("role")) target.removeAttribute("tabindex");
+    if (scrolls && !target.hasAttribute("tabindex")) {
+      target.tabIndex = 0;
+      made.add(target);
+    } else if (!scrolls && made.delete(target)) target.removeAttribute("tabindex");
   }));
-  document.querySelectorAll("main pre, .mhlib-figure, .mhlib-recorded").forEach((box) => watch.observe(box));
+  const all = (selector) => document.querySelectorAll(selector).forEach((box) => watch.observe(box));
+  all("main pre, .mhlib-figure, .mhlib-recorded");
+  window.MathJax?.startup?.promise.then(() => {
+    all("main mjx-container[display=true]");
+    document.querySelectorAll("main span.math").forEach((formula) => {
+      const room = formula.closest("p, li, td, dd, div").clientWidth;
+      formula.classList.toggle("mh-wide", formula.firstElementChild?.getBoundingClientRect().width > room);
+    });
+  });
 });

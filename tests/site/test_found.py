@@ -2,11 +2,13 @@
 
 import gzip
 import json
+import zipfile
 from urllib.parse import urlsplit
 
 import pytest
 from atlas import page_extras
 from atlas.chapter import chapters
+from atlas.notebooks import ARCHIVE
 from atlas.project import Project
 
 from parsed import soup
@@ -87,3 +89,17 @@ def test_a_chapter_leads_to_catalogue_and_library(html, doc):
 def test_glossary_words_show_their_sentence(html):
     words = soup(html / "book/heads/sharing.html").select("a.mh-term")
     assert words and all(word["title"] and "reference/glossary.html#term-" in word["href"] for word in words)
+
+
+def test_all_notebooks_come_in_one_file(html):
+    with zipfile.ZipFile(html / ARCHIVE) as archive:
+        held = {f"book/{name.partition('/')[2]}": archive.read(name) for name in archive.namelist()}
+    assert held == {f"{doc}.ipynb": (PROJECT.notebooks / f"{doc}.ipynb").read_bytes() for doc in CHAPTERS}
+    assert f'href="{ARCHIVE.removeprefix("book/")}"' in (html / "book/index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("doc", PROJECT.documents())
+def test_a_page_names_its_licence_and_how_to_cite(html, doc):
+    foot = soup(html / f"{doc}.html").find(class_="extra_footer")
+    licence, cite = (link["href"] for link in foot.find_all("a"))
+    assert licence == PROJECT.repository.file("LICENSE") and cite.endswith("#cite-it")

@@ -51,7 +51,7 @@ def _entry(path: str, module: str, mechanism, doc: str, status: dict) -> str:
     package, _, name = path.rpartition(".")
     obj = getattr(importlib.import_module(package), name)
     if isinstance(obj, type):
-        directive = f".. autoclass:: {path}\n   :members:\n   :show-inheritance:"
+        directive = f".. autoclass:: {path}\n   :members:\n   :exclude-members: extra_repr\n   :show-inheritance:"
     elif callable(obj):
         directive = f".. autofunction:: {path}"
     else:
