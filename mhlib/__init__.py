@@ -7,6 +7,7 @@ import importlib
 
 from mhlib._lazy import submodules, unknown
 
+__all__ = ["attention"]
 __version__ = "0.1.0"
 
 

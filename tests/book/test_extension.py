@@ -42,7 +42,7 @@ def seven() -> int:
     """Seven, :math:`7`."""
     return 7
 '''
-REFERENCE = ("reference/catalogue", "reference/ledger", "reference/api", "reference/api/numbers", "reference/api/book", "reference/api/registry", "reference/bibliography")
+REFERENCE = ("reference/catalogue", "reference/ledger", "reference/api", "reference/api/numbers", "reference/api/book", "reference/api/mhlib", "reference/api/registry", "reference/bibliography")
 
 
 @pytest.fixture
@@ -56,6 +56,8 @@ def small_site(book):
     shutil.copytree(ROOT / "mhlib/book", book.root / "mhlib/book")
     book.write("mhlib/catalog.py", CATALOG)
     shutil.copy(ROOT / "mhlib/registry.py", book.root / "mhlib")
+    book.write("mhlib/functional/__init__.py", NUMBERS)
+    book.write("mhlib/functional/attention.py", 'def attention():\n    """Attention."""\n')
     book.write("mhlib/value.py", "VALUE = 7\n")
     book.write("mhlib/numbers/__init__.py", NUMBERS)
     book.write("mhlib/numbers/small/seven.py", SEVEN)
@@ -105,6 +107,8 @@ def test_build(small_site):
     assert not list((book.root / "book").rglob("*.ipynb"))
 
     # the library changes, the page's source does not
+    book.write("mhlib/functional/__init__.py", NUMBERS)
+    book.write("mhlib/functional/attention.py", 'def attention():\n    """Attention."""\n')
     book.write("mhlib/value.py", "VALUE = 77\n")
     assert build(book, "-W", "--keep-going").returncode == 0
     assert "x 77" in page(book, "a").find(class_="mhlib-claim").text

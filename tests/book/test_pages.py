@@ -1,6 +1,6 @@
 """The generated pages show every row and every claim, escaped, with links that lead there."""
 
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 
 import pytest
 from atlas import catalogue_page, ledger_page
@@ -87,6 +87,14 @@ def test_every_public_name_has_one_place():
     paths = [f"{page.package}.{name}" for page in api.pages for name in page.names]
     assert len(paths) == len(set(paths))
     assert {m.path for m in api.mechanisms.values()} <= set(paths) | {m.path for m in api.mechanisms.values() if m.path.startswith("mhlib.kernels")}
+
+
+def test_what_the_package_itself_offers_has_a_place():
+    import mhlib
+
+    own = {name for name in dir(mhlib) if isinstance(getattr(mhlib, name), FunctionType | type) and name not in ("submodules", "unknown")}
+    assert own == set(mhlib.__all__) | ({"__getattr__", "__dir__"} & own)
+    assert {f"mhlib.{name}" for name in mhlib.__all__} <= set(Api.of(Project.here()).addresses)
 
 
 def test_empty_ledger():

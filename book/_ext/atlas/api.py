@@ -53,7 +53,7 @@ class Api:
     def of(cls, project: Project) -> "Api":
         from mhlib import registry
 
-        return cls(tuple(sorted(_pages(project.root / "mhlib"), key=lambda page: page.doc)), registry.mechanisms())
+        return cls(tuple(sorted(_pages(project.root / "mhlib"), key=lambda page: (page.package != "mhlib", page.doc))), registry.mechanisms())
 
     @functools.cached_property
     def addresses(self) -> dict[str, tuple[str, str]]:
@@ -78,6 +78,7 @@ class Api:
 def _pages(root: Path):
     from mhlib._lazy import scan, submodules
 
+    yield Page("mhlib", "", _public("mhlib"))
     for part in submodules(str(root / "__init__.py")):
         if part in WITHOUT or part == "kernels" and importlib.util.find_spec("triton") is None:
             continue
