@@ -30,10 +30,10 @@ document.addEventListener("DOMContentLoaded", () => {
   const watch = new ResizeObserver((entries) => entries.forEach(({ target }) => {
     const scrolls = target.scrollWidth > target.clientWidth + 1;
     target.classList.toggle("mh-scrolls", scrolls);
-    if (scrolls && !target.hasAttribute("tabindex")) {
+    if (scrolls && target.tabIndex < 0) {
       target.tabIndex = 0;
       made.add(target);
-    } else if (!scrolls && made.delete(target)) target.removeAttribute("tabindex");
+    } else if (!scrolls && made.delete(target)) target.tabIndex = -1;
   }));
   const all = (selector) => document.querySelectorAll(selector).forEach((box) => watch.observe(box));
   all("main pre, .mhlib-figure, .mhlib-recorded");
@@ -45,3 +45,11 @@ document.addEventListener("DOMContentLoaded", () => {
     });
   });
 });
+
+// Paper is white.
+let printed = "";
+addEventListener("beforeprint", () => {
+  printed = document.documentElement.dataset.theme;
+  document.documentElement.dataset.theme = "light";
+});
+addEventListener("afterprint", () => { document.documentElement.dataset.theme = printed; });

@@ -29,8 +29,8 @@ document.addEventListener("DOMContentLoaded", () => {
 
     function show() {
       form.dispatchEvent(new Event("mh-before"));
-      const wanted = plain(form.elements.q.value).split(/\s+/).filter(Boolean);
-      const chosen = fields.filter((field) => field.name !== "q" && field.value && !("setting" in field.dataset));
+      const wanted = plain(form.elements.words.value).split(/\s+/).filter(Boolean);
+      const chosen = fields.filter((field) => field.name !== "words" && field.value && !("setting" in field.dataset));
       let shown = 0;
       rows.forEach((row, number) => {
         const fits = wanted.every((word) => words[number].includes(word))
@@ -62,13 +62,18 @@ document.addEventListener("DOMContentLoaded", () => {
       history.replaceState(null, "", "#" + state);
     }
 
+    // What the address does not say, or says wrongly, is as at the start; an anchor outside of the table changes nothing.
     function recall() {
       const hash = location.hash.slice(1);
+      if (hash && !hash.includes("=") && !table.contains(document.getElementById(hash))) return show();
       const state = new URLSearchParams(hash.includes("=") ? hash : "");
-      fields.forEach((field) => { field.value = state.get(field.name) || ""; });
-      descending = (state.get("sort") || "").startsWith("-");
-      sort = (state.get("sort") || "").replace("-", "");
-      if (!heads[Number(sort)]?.dataset.sort) sort = "";
+      fields.forEach((field) => {
+        field.value = state.get(field.name) || "";
+        if (field.selectedIndex < 0) field.selectedIndex = 0;
+      });
+      const [, minus, column] = /^(-?)(\d+)$/.exec(state.get("sort")) ?? ["", "", ""];
+      descending = minus === "-";
+      sort = heads[column]?.dataset.sort ? column : "";
       show();
       if (hash && !hash.includes("=")) document.getElementById(hash)?.scrollIntoView();
     }
@@ -82,8 +87,8 @@ document.addEventListener("DOMContentLoaded", () => {
     else show();
   }
 
-  // Without accents and case, so that "radenovic" finds Radenović.
+  // Without accents and case, so that "poincare" finds Poincaré.
   function plain(text) {
-    return text.normalize("NFD").replace(/[\u0300-\u036f]/g, "").toLowerCase();
+    return text.normalize("NFD").replace(/[\u0300-\u036f]/g, "").toLowerCase().replaceAll("ł", "l");
   }
 });

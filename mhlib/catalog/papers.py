@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,11 +42,15 @@ class Paper:
         return None if self.arxiv is None else f"https://arxiv.org/abs/{self.arxiv}"
 
 
+# Some titles of the data say in words what `confidence` says as well.
+_NOT_CERTAIN = re.compile(r"\s*[(\[](exact )?title not (verified|found)[)\]]$")
+
+
 @functools.cache
 def papers() -> tuple[Paper, ...]:
     """All rows, by number."""
     rows = json.loads((Path(__file__).parent / "papers.json").read_text(encoding="utf-8"))
-    return tuple(Paper(**row | {"also": tuple(row["also"])}) for row in rows)
+    return tuple(Paper(**row | {"also": tuple(row["also"]), "title": _NOT_CERTAIN.sub("", row["title"])}) for row in rows)
 
 
 def paper(n: int) -> Paper:

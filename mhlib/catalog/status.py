@@ -1,7 +1,7 @@
 """How far each paper works here, computed from what is there: registry, tests, chapters and ledger.
 
-A row works when its mechanism is registered and passes its tests, is checked against something independent, is explained
-in a chapter, and has a claim in the ledger. Nobody types it in.
+A row works when its mechanism is registered, no test of it is known to fail, it is checked against something independent, is
+explained in a chapter, and has a claim in the ledger. Nobody types it in.
 """
 
 import hashlib

@@ -33,6 +33,13 @@ def test_a_page_introduces_itself(html, doc):
     assert (html / card).is_file(), card
 
 
+def test_descriptions_are_whole_sentences_and_differ(html):
+    said = {doc: head(html, doc).find("meta", attrs={"name": "description"})["content"] for doc in PROJECT.documents()}
+    assert {doc: text for doc, text in said.items() if not text.endswith((".", "!", "?", '"', "”"))} == {}
+    assert {doc: text for doc, text in said.items() if set(text) & set("`$*{")} == {}
+    assert len(set(said.values())) == len(said)
+
+
 def test_titles_differ(html):
     titles = [head(html, doc).title.text for doc in PROJECT.documents()]
     assert len(set(titles)) == len(titles)

@@ -37,6 +37,37 @@ def test_filter_lives_in_the_address(open_page, html, name, value):
     assert page.evaluate(SHOWN) == wanted, "a shared address opens the same rows"
 
 
+def test_words_live_in_the_address_beside_a_filter(open_page, html):
+    page = open_page(f"{CATALOGUE}")
+    page.fill(".mh-filter input", "pool")
+    page.select_option(".mh-filter select[name=state]", "works")
+    shown = page.evaluate(SHOWN)
+    page.reload()
+    page.wait_for_load_state("load")
+    assert page.input_value(".mh-filter input") == "pool" and page.evaluate(SHOWN) == shown
+    page.select_option(".mh-filter select[name=state]", "planned")
+    wanted = [row["id"] for row in rows(html) if row["data-state"] == "planned" and "pool" in row.text.lower()]
+    assert page.evaluate(SHOWN) == wanted and wanted
+
+
+@pytest.mark.parametrize("address", ["#state=nope", "#sort=99", "#sort=0x2", "#sort=+2", "#size=7"])
+def test_what_an_address_says_wrongly_is_as_at_the_start(open_page, html, address):
+    page = open_page(CATALOGUE)
+    page.evaluate("address => { location.hash = address }", address)
+    page.wait_for_function("address => location.hash === address", arg=address)
+    assert page.input_value(".mh-filter select[name=state]") == "" and page.locator("#catalogue th[aria-sort]").count() == 0
+    assert page.evaluate(SHOWN) == [row["id"] for row in rows(html)]
+
+
+def test_an_anchor_elsewhere_on_the_page_leaves_the_filter(open_page):
+    page = open_page(CATALOGUE)
+    page.select_option(".mh-filter select[name=state]", "works")
+    shown = page.evaluate(SHOWN)
+    page.evaluate("location.hash = '#main-content'")
+    page.wait_for_timeout(100)
+    assert page.evaluate(SHOWN) == shown
+
+
 def test_sort_by_a_column_and_back(open_page, html):
     page = open_page(CATALOGUE)
     year = page.locator("#catalogue th", has_text="Year")

@@ -4,17 +4,11 @@ import re
 
 import nbformat
 
-from atlas.chapter import Chapter, headings, prose
-from atlas.degrade import Degrader
+from atlas.chapter import Chapter, headings
 from atlas.html import escape, relative
+from atlas.opening import opening
 from atlas.project import Project
-from atlas.references import References
 from atlas.verdicts import claims, tally
-
-#: An opening has as many sentences as it takes to get so many words.
-WORDS = 20
-_SENTENCE = re.compile(r".+?[.!?][\"”’]?(?=\s|$)", re.DOTALL)
-_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 def card(project: Project, chapter: Chapter, page: str, note: str) -> str:
@@ -25,26 +19,6 @@ def card(project: Project, chapter: Chapter, page: str, note: str) -> str:
     told = tally([claim for claim in claims(project) if claim["doc"] == chapter.doc])
     foot = f'<span class="mh-card-foot"><span>{f"claims: {told}" if told else ""}</span><span>{escape(note)}</span></span>'
     return f'<a class="mh-card" href="{relative(chapter.doc, page)}">{picture}<strong>{escape(title)}</strong>{said}{foot}</a>'
-
-
-def opening(project: Project, chapter: Chapter) -> str:
-    """The first sentences of a chapter, as plain text."""
-    lines = iter(prose(chapter.text))
-    next(line for line in lines if line.startswith("# "))
-    paragraph: list[str] = []
-    for line in lines:
-        if line.strip():
-            paragraph.append(line)
-        elif paragraph:
-            break
-    plain = _LINK.sub(r"\1", Degrader(chapter.doc, References.of(project), project.repository)(" ".join(paragraph)))
-    plain = re.sub(r"[*`$]", "", plain)
-    said = ""
-    for sentence in _SENTENCE.findall(plain):
-        said = f"{said} {sentence.strip()}".strip()
-        if len(said.split()) >= WORDS:
-            break
-    return said
 
 
 def thumbnail(chapter: Chapter) -> str:

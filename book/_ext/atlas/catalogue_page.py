@@ -13,8 +13,8 @@ from atlas.verdicts import SIGNS, VERDICTS, sign
 DOC = "book/reference/catalogue"
 HEAD = """# The catalogue
 
-{total} papers, one row each. A row **works** when its mechanism can be imported from `mhlib` and passes the contract tests, is checked against
-something independent, is explained and run in a chapter, and has at least one claim in the [ledger](ledger.md). The build finds this out by itself.
+{total} papers, one row each. A row **works** when its mechanism can be imported from `mhlib`, none of its contract tests fails (a row says
+if they were not run on the machine that built this page), is checked against something independent, is explained and run in a chapter, and has at least one claim in the [ledger](ledger.md). The build finds this out by itself.
 At present: {counts}. A claim shows how it came out: {signs}.
 """
 COLUMNS = [

@@ -1,14 +1,19 @@
 """What each chapter gets besides its text: where its mechanisms stand in library and catalogue, how to install, and metadata for search engines."""
 
+import importlib
+import inspect
 import json
+import re
 from pathlib import Path
 
 from atlas.api import Api
 from atlas.chapter import Chapter
 from atlas.html import escape, link, relative
+from atlas.opening import opening, shorten
 from atlas.project import Project
 
-CATALOGUE = "book/reference/catalogue"
+CATALOGUE, HOME = "book/reference/catalogue", "book/index"
+_DESCRIPTION = re.compile(r'((?:property="og:description"|property="og:image:alt"|name="description") content=")[^"]*')
 
 
 def rows_of(project: Project, doc: str) -> list[int]:
@@ -19,7 +24,9 @@ def rows_of(project: Project, doc: str) -> list[int]:
 
 
 def add(app, pagename, templatename, context, doctree) -> None:
-    """Append the footer to a chapter, and structured data to its head."""
+    """Append the footer to a chapter; in the head put what runs first, structured data, and a description in whole sentences."""
+    first = context["pathto"]("_static/first.js", 1)
+    context["metatags"] = f'<script src="{first}"></script>\n' + context.get("metatags", "")
     if doctree is None:
         return
     from mhlib import catalog
@@ -31,7 +38,18 @@ def add(app, pagename, templatename, context, doctree) -> None:
         context["body"] += footer(project, pagename, papers)
     # The title may hold markup of its own, and a script must not be closed by its content.
     data = json.dumps(structured(project, pagename, str(context.get("title", "")), papers), ensure_ascii=False).replace("</", "<\\/")
-    context["metatags"] = context.get("metatags", "") + f'<script type="application/ld+json">{data}</script>\n'
+    if said := description(project, pagename):
+        context["metatags"] = _DESCRIPTION.sub(lambda found: found[1] + escape(said), context["metatags"])
+    context["metatags"] += f'<script type="application/ld+json">{data}</script>\n'
+
+
+def description(project: Project, doc: str) -> str:
+    """The opening of a page, or of the package that a page of the reference describes."""
+    described = next((page.module for page in Api.of(project).pages if page.doc == doc), None)
+    if described:
+        return shorten(inspect.getdoc(importlib.import_module(described)) or "")
+    page = Chapter(project, doc)
+    return opening(project, page) if page.path.is_file() else ""
 
 
 def foot(app, pagename, templatename, context, doctree) -> None:
@@ -60,7 +78,7 @@ def structured(project: Project, doc: str, title: str, papers: list) -> dict:
     """schema.org's description of a page and of the papers that it explains."""
     data = {
         "@context": "https://schema.org",
-        "@type": "TechArticle",
+        "@type": "WebSite" if doc == HOME else "TechArticle",
         "headline": title,
         "url": project.repository.page(doc),
         "isPartOf": {"@type": "Book", "name": "Heads and Pools", "url": project.repository.site},

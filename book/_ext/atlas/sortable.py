@@ -57,7 +57,7 @@ def _controls(name: str, total: int, filters: list[Filter], things: str) -> str:
     )
     return (
         f'<form class="mh-filter" hidden data-for="{name}">'
-        f'<label>Search <input type="search" name="q" autocomplete="off" spellcheck="false"></label>{selects}'
+        f'<label>Search <input type="search" name="words" autocomplete="off" spellcheck="false"></label>{selects}'
         f'<button type="reset">Clear</button>'
         f'<output aria-live="polite" data-things="{escape(things)}">{total} {escape(things)}</output></form>'
     )
