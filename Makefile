@@ -1,4 +1,4 @@
-# make book | test | test-oldest | notebooks | serve | lock | clean. Every command installs what it needs into .venv first.
+# make book | env | test | test-oldest | notebooks | serve | lock | clean. Every command installs what it needs into .venv first.
 
 PYTHON ?= python3
 # Further options for pip, such as: make book PIP_EXTRA="--extra-index-url https://download.pytorch.org/whl/cpu"
@@ -9,7 +9,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt $(PIP_EXTRA)
 LOCK := pyproject.toml constraints.txt requirements-models.txt requirements-data.txt
 
-.PHONY: book test test-oldest notebooks serve lock clean
+.PHONY: book env test test-oldest notebooks serve lock clean
 .DELETE_ON_ERROR:
 
 book: .venv/book.stamp
@@ -18,6 +18,8 @@ book: .venv/book.stamp
 
 notebooks: .venv/book.stamp
 	@$(BIN)/python book/_ext notebooks
+
+env: .venv/test.stamp
 
 test: .venv/test.stamp
 	@$(BIN)/python book/_ext test

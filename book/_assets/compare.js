@@ -14,7 +14,9 @@ document.addEventListener("DOMContentLoaded", () => {
 
     form.addEventListener("mh-before", () => {
       for (const row of table.tBodies[0].rows) {
-        counts[row.id][chosen("size")][chosen("context")].forEach((number, measure) => {
+        const options = row.querySelector(".mh-options");
+        if (options) options.textContent = counts[row.id].options[chosen("size")];
+        counts[row.id].numbers[chosen("size")][chosen("context")].forEach((number, measure) => {
           const cell = row.cells[measure + 1];
           cell.textContent = si(number);
           cell.dataset.key = number;

@@ -39,10 +39,12 @@ document.addEventListener("DOMContentLoaded", () => {
   all("main pre, .mhlib-figure, .mhlib-recorded");
   window.MathJax?.startup?.promise.then(() => {
     all("main mjx-container[display=true]");
-    document.querySelectorAll("main span.math").forEach((formula) => {
+    const widths = () => document.querySelectorAll("main span.math").forEach((formula) => {
       const room = formula.closest("p, li, td, dd, div").clientWidth;
       formula.classList.toggle("mh-wide", formula.firstElementChild?.getBoundingClientRect().width > room);
     });
+    widths();
+    addEventListener("resize", widths);
   });
 });
 

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhlib._arguments import check_further
 from mhlib.functional.attention import BACKENDS
 from mhlib.functional.positions import Rotary
 
@@ -72,14 +73,9 @@ def check_inputs(
         _boolean("mask", mask)
         full = (x.shape[0], layer.num_heads, x.shape[1], keys)
         if mask.ndim != 4 or any(size not in (1, want) for size, want in zip(mask.shape, full)):
-            raise ValueError(f"mask must broadcast to (batch, heads, queries, keys) = {full}, got {tuple(mask.shape)}")
-    unknown = set(extra) - set(layer.inputs)
-    if unknown:
-        takes = f"; beyond the usual arguments it takes {', '.join(layer.inputs)}" if layer.inputs else ""
-        raise TypeError(f"{name} does not know the argument {', '.join(sorted(unknown))}{takes}")
-    missing = [needed for needed in layer.inputs if needed not in extra]
-    if missing:
-        raise TypeError(f"{name} needs the argument {', '.join(missing)}")
+            padding = "; a mask of padding, (batch, keys), goes into key_mask" if mask.ndim == 2 else ""
+            raise ValueError(f"mask must broadcast to (batch, heads, queries, keys) = {full}, got {tuple(mask.shape)}{padding}")
+    check_further(name, extra, layer.inputs)
 
 
 def _boolean(name: str, mask: Tensor) -> None:

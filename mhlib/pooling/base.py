@@ -14,6 +14,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from mhlib._arguments import check_further
+
 __all__ = ["Pool", "PoolCall", "StreamingPool"]
 
 
@@ -130,6 +132,8 @@ def _skips_empty_pieces(update: Callable[..., tuple[Tensor, ...]]) -> Callable[.
 def check_pool_inputs(pool: Any, x: Tensor, key_mask: Tensor | None, extra: dict[str, Any]) -> None:
     """Inputs that a pool cannot take."""
     name = type(pool).__name__
+    if not isinstance(x, Tensor) or x.is_nested:
+        raise ValueError(f"{name} wants one dense tensor, got {type(x).__name__}: pad sequences to (batch, tokens, {pool.dim}) and say with key_mask what is real")
     if x.ndim != 3 or x.shape[-1] != pool.dim:
         raise ValueError(f"{name} wants x of shape (batch, tokens, {pool.dim}), got {tuple(x.shape)}")
     if x.shape[1] == 0:
@@ -141,9 +145,4 @@ def check_pool_inputs(pool: Any, x: Tensor, key_mask: Tensor | None, extra: dict
             raise ValueError(f"key_mask must be boolean (True = a real token), got {key_mask.dtype}")
         if key_mask.shape != x.shape[:2]:
             raise ValueError(f"key_mask must be (batch, tokens) = {tuple(x.shape[:2])}, got {tuple(key_mask.shape)}")
-    unknown, missing = set(extra) - set(pool.inputs), [needed for needed in pool.inputs if needed not in extra]
-    if unknown:
-        takes = f"; it takes {', '.join(pool.inputs)}" if pool.inputs else ""
-        raise TypeError(f"{name} does not know the argument {', '.join(sorted(unknown))}{takes}")
-    if missing:
-        raise TypeError(f"{name} needs the argument {', '.join(missing)}")
+    check_further(name, extra, pool.inputs)

@@ -7,6 +7,7 @@ import pytest
 from atlas import home, news
 from atlas.api import Api, Page
 from atlas.project import Project
+from atlas.shown import shown
 from bs4 import BeautifulSoup
 
 
@@ -60,7 +61,7 @@ def test_real_mechanisms_all_appear():
     from mhlib import catalog
 
     api = Api.of(Project.here())
-    text = home.atlas(catalog.papers(), catalog.status(), api, home.shown(Project.here(), api))
+    text = home.atlas(catalog.papers(), catalog.status(), api, shown(Project.here(), api))
     assert len(BeautifulSoup(text, "html.parser").select(".mh-cell")) == len(api.mechanisms)
 
 

@@ -24,10 +24,10 @@ def test_structured_data_names_the_papers():
     project = SimpleNamespace(repository=PROJECT.repository)
     data = page_extras.structured(project, "book/heads/sharing", "Sharing </script>", [catalog.paper(33)])
     assert data["citation"] == [{"@type": "ScholarlyArticle", "name": catalog.paper(33).title, "datePublished": "2019", "url": "https://arxiv.org/abs/1911.02150"}]
-    context = {"title": "Sharing </script>", "body": ""}
+    context = {"title": "Sharing </script>", "body": "", "pathto": lambda name, resource: name}
     page_extras.add(SimpleNamespace(srcdir=PROJECT.root), "book/no-such-page", "", context, doctree=object())
-    script = context["metatags"]
-    assert script.count("</script>") == 1
+    first, script = context["metatags"].splitlines()
+    assert first == '<script src="_static/first.js"></script>' and script.count("</script>") == 1
     assert json.loads(script.partition(">")[2].rpartition("</script>")[0])["headline"] == "Sharing </script>"
 
 

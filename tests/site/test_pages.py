@@ -60,6 +60,7 @@ def violations(page, theme, **options):
 def too_wide(page):
     desk = page.viewport_size
     page.set_viewport_size({"width": PHONE, "height": 800})
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")  # scripts follow the size
     width = page.evaluate("document.documentElement.scrollWidth")
     if width > PHONE:
         yield f"at {PHONE} pixels the page is {width} wide: {', '.join(page.evaluate(STICKING_OUT, PHONE))}"

@@ -3,6 +3,7 @@
 import json
 
 from atlas.api import Api
+from atlas.differences_page import DOC as DIFFERENCES
 from atlas.families import FAMILIES, STATES, known
 from atlas.html import escape, link, raw, relative
 from atlas.ledger_page import DOC as LEDGER
@@ -27,29 +28,30 @@ def page(project: Project) -> str:
     from mhlib import catalog
 
     anchors = json.loads((project.build / "anchors.json").read_text(encoding="utf-8"))
-    return render(catalog.papers(), catalog.status(project.build), anchors, Api.of(project))
+    found = json.loads((project.build / "differences.json").read_text(encoding="utf-8"))
+    return render(catalog.papers(), catalog.status(project.build), anchors, Api.of(project), found)
 
 
-def render(papers, status: dict, anchors: dict[str, dict], api: Api) -> str:
+def render(papers, status: dict, anchors: dict[str, dict], api: Api, differences: list[dict] = ()) -> str:
     papers = list(papers)
     known({paper.family for paper in papers})
     counts = ", ".join(f"{state} {sum(status[paper.n].state == state for paper in papers)}" for state in STATES)
     head = HEAD.format(total=len(papers), counts=counts, signs=", ".join(f"{SIGNS[value]} {said}" for value, said in VERDICTS.items()))
-    rows = [_row(paper, status[paper.n], anchors.get(str(paper.n)), api) for paper in papers]
+    rows = [_row(paper, status[paper.n], anchors.get(str(paper.n)), api, [d for d in differences if d["paper"] == paper.n]) for paper in papers]
     return head + "\n" + raw(sortable("catalogue", "Catalogue", COLUMNS, rows, _filters(papers), "papers")) + "\n"
 
 
 def _filters(papers) -> list[Filter]:
     families = {paper.family for paper in papers}
     return [
-        Filter("family", "Family", [(family, title) for family, title in FAMILIES.items() if family in families]),
+        Filter("family", "Main family", [(family, title) for family, title in FAMILIES.items() if family in families]),
         Filter("kind", "Kind", [(kind, kind) for kind in sorted({paper.kind for paper in papers})]),
         Filter("state", "State", [(state, state) for state in STATES]),
         Filter("year", "Year", [(str(year), str(year)) for year in sorted({paper.year for paper in papers}, reverse=True)]),
     ]
 
 
-def _row(paper, status, explained: dict | None, api: Api) -> Row:
+def _row(paper, status, explained: dict | None, api: Api, differences: list[dict]) -> Row:
     title = link(paper.url, paper.title) if paper.url else escape(paper.title)
     doubt = "" if paper.confidence == "high" else " <em>(title or number not certain)</em>"
     also = f"<br><small>also {escape(', '.join(FAMILIES[family].lower() for family in paper.also))}</small>" if paper.also else ""
@@ -59,7 +61,7 @@ def _row(paper, status, explained: dict | None, api: Api) -> Row:
         str(paper.year),
         f"{escape(FAMILIES[paper.family])}<br><small>{escape(paper.kind)}</small>{also}",
         _state(status),
-        "<br>".join(_here(status, explained, api)),
+        "<br>".join(_here(status, explained, api, differences)),
     ]
     data = {"family": paper.family, "kind": paper.kind, "state": status.state, "year": str(paper.year)}
     families = list(FAMILIES)
@@ -76,11 +78,13 @@ def _state(status) -> str:
     return state
 
 
-def _here(status, explained: dict | None, api: Api):
-    """Links to the chapter, to the mechanisms in the library and to the claims."""
+def _here(status, explained: dict | None, api: Api, differences: list[dict]):
+    """Links to the chapter, to the mechanisms in the library, to the claims, and to where paper and code differ."""
     if explained:
         yield "Chapter: " + link(f"{relative(explained['doc'], DOC)}#{explained['anchor']}", explained["title"])
     for name in status.mechanisms:
         yield api.link(name, DOC)
     if status.claims:
         yield "Claims: " + " ".join(f'<a href="{relative(LEDGER, DOC)}#{escape(claim["anchor"])}">{sign(str(claim["holds"]))}</a>' for claim in status.claims)
+    if differences:
+        yield "Paper and code differ: " + " ".join(link(f"{relative(DIFFERENCES, DOC)}#{found['anchor']}", str(n)) for n, found in enumerate(differences, 1))

@@ -15,7 +15,8 @@ HEADS_TEXT = """# Compare heads
 
 What one layer of each head costs, counted by `mhlib.cost` when this page was built: bfloat16, one sequence, no bias. A *prompt* is the whole context read
 in one pass; a *token* is one step of decoding against a cache of that length. FLOPs are those of matrix products, two per multiply-add, with causal
-tables counted in full; bytes are the least that must move. How to read FLOPs per byte is explained in
+tables counted in full; bytes are the least that must move. Where a layer asks for a size of its own, it gets a customary one: a quarter as many
+key heads as heads, and a latent of an eighth of the width, without the rotary part. How to read FLOPs per byte is explained in
 {doc}`/book/foundations/multi-head-attention`.
 """
 POOLS_TEXT = """# Compare pools
@@ -49,7 +50,7 @@ def render(name: str, doc: str, found: list, measures: tuple[str, ...], settings
         Filter("family", "Family", [(family, title) for family, title in FAMILIES.items() if family in families]),
     ]
     shown = ", ".join(setting.options[0][1] for setting in settings)
-    data = json.dumps({one.mechanism.name: one.numbers for one in counted}, separators=(",", ":"))
+    data = json.dumps({one.mechanism.name: {"options": one.options, "numbers": one.numbers} for one in counted}, separators=(",", ":"))
     parts = [
         sortable(name, "Costs", columns, [_row(one, doc, api) for one in counted], filters, "mechanisms"),
         f'<p class="mh-shown">Without JavaScript this table shows {escape(shown)}.</p>',
@@ -61,8 +62,8 @@ def render(name: str, doc: str, found: list, measures: tuple[str, ...], settings
 
 def _row(one, doc: str, api: Api) -> Row:
     label = api.link(one.mechanism.name, doc)
-    if one.options:
-        label += f"<br><small>{escape(one.options)}</small>"
+    if one.options[0]:
+        label += f'<br><small class="mh-options">{escape(one.options[0])}</small>'
     first = one.numbers[0][0]
     cells = [label, *(si(number) for number in first)]
     return Row(one.mechanism.name, cells, {"family": one.mechanism.family}, {i: str(number) for i, number in enumerate(first, 1)})

@@ -28,10 +28,10 @@ OPTIONS: dict[str, Callable[[int, int], int | float]] = {
 
 @dataclass(frozen=True)
 class Counted:
-    """A mechanism with the options it was built with, and its measures: numbers[size][context][measure]."""
+    """A mechanism with the options it was built with at each size, and its measures: numbers[size][context][measure]."""
 
     mechanism: object
-    options: str
+    options: list[str]
     numbers: list[list[list[float]]]
 
 
@@ -63,8 +63,8 @@ def _count(mechanism, sizes: dict, lengths: tuple[int, ...], measure: Callable) 
             numbers.append([measure(layer, length) for length in lengths])
     except Exception as error:  # what one mechanism cannot do must not hide the others, so the page says it
         return Uncounted(mechanism, f"cannot be counted without data: {type(error).__name__}")
-    first = next(iter(sizes.values()))
-    return Counted(mechanism, ", ".join(f"{name}={OPTIONS[name](*first)}" for name in names if name != "num_heads"), numbers)
+    options = [", ".join(f"{name}={OPTIONS[name](*size)}" for name in names if name != "num_heads") for size in sizes.values()]
+    return Counted(mechanism, options, numbers)
 
 
 def _required(cls: type) -> list[str]:

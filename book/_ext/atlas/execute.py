@@ -51,11 +51,14 @@ def execute(chapter: Chapter, kernel_name: str = "python3") -> Result:
 
 
 def _kernels():
-    """Kernels talk over an encrypted channel where they can, or each would print a warning that it does not."""
+    """Kernels talk over an encrypted channel where they can, or each would print a warning that it does not; interrupted at the end they would print that."""
     import zmq
     from traitlets.config import Config
 
-    return Config({"KernelManager": {"transport_encryption": "auto" if zmq.has("curve") else "disabled"}})
+    return Config({
+        "KernelManager": {"transport_encryption": "auto" if zmq.has("curve") else "disabled"},
+        "NotebookClient": {"shutdown_kernel": "immediate"},
+    })
 
 
 def _as_source(done: nbformat.NotebookNode, source: nbformat.NotebookNode) -> nbformat.NotebookNode:

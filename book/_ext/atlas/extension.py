@@ -47,7 +47,11 @@ def outdated(app, env, added, changed, removed) -> list[str]:
     before = getattr(env, "atlas_results", {})
     now = {doc: [digest(project.executed / f"{doc}.ipynb"), *tools] for doc in env.found_docs}
     env.atlas_results = now
-    return [doc for doc in now if now[doc] != before.get(doc)]
+    stale = [doc for doc in now if now[doc] != before.get(doc)]
+    if any(doc.startswith(generate.API) for doc in {*stale, *added, *changed, *removed}):
+        # Sphinx writes a source listing anew only when the source has changed, though its links may have.
+        shutil.rmtree(Path(app.outdir) / "_modules", ignore_errors=True)
+    return stale
 
 
 def buttons(app, pagename, templatename, context, doctree) -> None:

@@ -12,7 +12,8 @@ PAGES = {
     "book/reference/compare-pools.md": compare_page.pools,
 }
 #: Folders whose pages are all generated, and what gives them: path -> Markdown.
-FOLDERS = {api_pages.FOLDER: api_pages.pages}
+API = api_pages.FOLDER
+FOLDERS = {API: api_pages.pages}
 
 
 def is_generated(doc: str) -> bool:

@@ -1,13 +1,12 @@
 """The parts of the first page that are made from data: how far the work is, the atlas of all mechanisms, what is new. `index.md` includes them."""
 
-import re
-
 from atlas import news
 from atlas.api import Api
 from atlas.chapter import chapters
 from atlas.families import FAMILIES, PART_OF, PARTS, STATES, known
 from atlas.html import escape, link, raw, relative
 from atlas.project import Project
+from atlas.shown import shown
 from atlas.verdicts import claims, tally
 
 DOC = "book/index"
@@ -46,13 +45,6 @@ def facts(project: Project, status: dict, api: Api) -> str:
         '<ul class="mh-facts">' + "".join(f'<li><a href="{where}"><strong>{number}</strong> {text}</a></li>' for where, number, text in items) + "</ul>\n"
         '<ul class="mh-ways">' + "".join(f"<li>{link(where, text)}</li>" for where, text in ways) + "</ul>"
     )
-
-
-def shown(project: Project, api: Api) -> dict[str, str]:
-    """Mechanism -> the first chapter whose code names it."""
-    code = [(chapter.doc, "\n".join(cell.source for cell in chapter.notebook().cells if cell.cell_type == "code")) for chapter in chapters(project)]
-    names = {name: re.compile(rf"\b{re.escape(mechanism.path.rpartition('.')[2])}\b") for name, mechanism in api.mechanisms.items()}
-    return {name: doc for name, pattern in names.items() for doc in [next((doc for doc, text in code if pattern.search(text)), None)] if doc}
 
 
 def atlas(papers, status: dict, api: Api, shown: dict[str, str]) -> str:

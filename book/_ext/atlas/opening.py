@@ -26,13 +26,13 @@ def opening(project: Project, page: Chapter) -> str:
     if not paragraph or paragraph[0].startswith("#"):
         return ""
     degrade = Degrader(page.doc, References.of(project), project.repository)
-    return shorten(re.sub(r"[*`$]", "", _LINK.sub(r"\1", degrade(" ".join(paragraph)))))
+    return shorten(_LINK.sub(r"\1", degrade(" ".join(paragraph))))
 
 
 def shorten(text: str) -> str:
-    """Whole sentences, enough for an opening."""
+    """Whole sentences, enough for an opening, without marks of emphasis, code and formulas."""
     said = ""
-    for sentence in _SENTENCE.findall(text):
+    for sentence in _SENTENCE.findall(re.sub(r"[*`$]", "", text)):
         said = f"{said} {sentence.strip()}".strip()
         if len(said.split()) >= WORDS:
             break
