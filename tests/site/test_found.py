@@ -40,6 +40,12 @@ def test_descriptions_are_whole_sentences_and_differ(html):
     assert len(set(said.values())) == len(said)
 
 
+@pytest.mark.parametrize("doc", PROJECT.documents())
+def test_mathjax_is_loaded_where_there_are_formulas(html, doc):
+    page = soup(html / f"{doc}.html")
+    assert bool(page.select("script[src*='/mathjax/']")) == bool(page.select("main .math"))
+
+
 def test_titles_differ(html):
     titles = [head(html, doc).title.text for doc in PROJECT.documents()]
     assert len(set(titles)) == len(titles)

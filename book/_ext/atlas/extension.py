@@ -78,6 +78,15 @@ def no_edit_button(app, pagename, templatename, context, doctree) -> None:
                 group["buttons"] = [button for button in group["buttons"] if button["label"] != "source-edit-button"]
 
 
+def math_where_it_is(app, pagename, templatename, context, doctree) -> None:
+    """Sphinx gives MathJax, a megabyte, to pages whose subpages hold formulas, too."""
+    if 'class="math' not in context.get("body", ""):
+        of_mathjax = ("mathjax/", "window.MathJax")
+        context["script_files"] = [
+            file for file in context["script_files"] if not any(mark in f"{file.filename}{file.attributes.get('body', '')}" for mark in of_mathjax)
+        ]
+
+
 def short_shapes(app, what, name, obj, options, signature, return_annotation):
     """Shapes of jaxtyping hold words that Sphinx cannot parse; it would then show every name with all its modules."""
 
@@ -129,6 +138,7 @@ def setup(app) -> dict:
     app.connect("html-page-context", no_edit_button, priority=900)  # after the theme has added its buttons
     app.connect("html-page-context", page_extras.add)
     app.connect("html-page-context", page_extras.foot)
+    app.connect("html-page-context", math_where_it_is, priority=900)  # after MathJax has been added
     app.connect("autodoc-process-signature", short_shapes)
     app.connect("env-before-read-docs", terms.forget)
     app.connect("doctree-resolved", terms.link_terms)
