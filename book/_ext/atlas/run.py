@@ -7,7 +7,9 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from pathlib import Path
+from typing import NoReturn
 
 import nbformat
 
@@ -16,6 +18,9 @@ from atlas.chapter import Chapter, chapters
 from atlas.environment import JOBS, settle
 from atlas.execute import ChapterFailed, Result, execute
 from atlas.project import Project, write_if_changed
+
+_STOPPED = "Stopped. Finished chapters are kept."
+
 
 def stale(cache, chapter: Chapter) -> bool:
     """Whether a chapter has no result for its present code, or one that was computed from other files."""
@@ -97,8 +102,13 @@ def main(arguments: list[str]) -> int:
     """`python book/_ext execute [ROOT]`"""
 
     def interrupt(*_):
+        # Python drops what a signal raises while an object is being finalised: then the timer ends the run.
+        timer = threading.Timer(2, _leave, (_STOPPED, 130))
+        timer.daemon = True
+        timer.start()
         raise KeyboardInterrupt
 
+    signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGTERM, interrupt)
     settle()
     project = Project(Path(arguments[0]).resolve()) if arguments else Project.here()
@@ -107,8 +117,12 @@ def main(arguments: list[str]) -> int:
         return 0
     except ChapterFailed as failure:
         width = shutil.get_terminal_size().columns
-        message, code = f"{'─' * min(width, 100)}\n{failure}", 1
+        _leave(f"{'─' * min(width, 100)}\n{failure}", 1)
     except KeyboardInterrupt:
-        message, code = "Stopped. Finished chapters are kept.", 130
+        _leave(_STOPPED, 130)
+
+
+def _leave(message: str, code: int) -> NoReturn:
+    stop_kernels()
     print(message, file=sys.stderr, flush=True)
     os._exit(code)  # not sys.exit: that would wait for threads whose kernels have just been killed
