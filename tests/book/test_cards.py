@@ -5,6 +5,7 @@ import json
 import nbformat
 from atlas import cards
 from atlas.chapter import Chapter
+from atlas.references import References
 from bs4 import BeautifulSoup
 
 SVG = '<figure class="mhlib-figure"><svg role="img" aria-label="said" viewBox="0 0 1 1"><g id="f1"/><use href="#f1"/></svg></figure>'
@@ -20,7 +21,7 @@ def test_card(book):
     nbformat.write(notebook, chapter.executed)
     ledger = [{"doc": "book/a", "holds": True}, {"doc": "book/a", "holds": "in part"}, {"doc": "book/b", "holds": False}]
     (book.project.build / "ledger.json").write_text(json.dumps(ledger))
-    card = BeautifulSoup(cards.card(book.project, chapter, "book/index", "new"), "html.parser").a
+    card = BeautifulSoup(cards.card(chapter, "book/index", "new", References.of(book.project)), "html.parser").a
     assert card["href"] == "a.html" and card.strong.text == "A title"
     assert card.find(class_="mh-card-text").text == "One short sentence. A second with n and words that runs on long enough to be an opening of twenty words or so."
     assert card.find(class_="mh-card-foot").text == "claims: ✓ 1 holds here ◐ 1 holds in partnew"

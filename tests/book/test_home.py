@@ -61,7 +61,7 @@ def test_real_mechanisms_all_appear():
     from mhlib import catalog
 
     api = Api.of(Project.here())
-    text = home.atlas(catalog.papers(), catalog.status(), api, shown(Project.here(), api))
+    text = home.atlas(catalog.papers(), catalog.status(), api, shown(Project.here()))
     assert len(BeautifulSoup(text, "html.parser").select(".mh-cell")) == len(api.mechanisms)
 
 

@@ -60,9 +60,9 @@ class Api:
         """Dotted name -> page and anchor."""
         return {f"{page.package}.{name}": (page.doc, f"{page.package}.{name}") for page in self.pages for name in page.names}
 
-    def link(self, mechanism: str, page: str, shown: str = "") -> str:
+    def link(self, mechanism: str, page: str) -> str:
         """HTML of a link from a page to a mechanism of the registry; its name alone where no page describes it."""
-        text = f"<code>{escape(shown or self.mechanisms[mechanism].path.rpartition('.')[2])}</code>"
+        text = f"<code>{escape(self.mechanisms[mechanism].path.rpartition('.')[2])}</code>"
         address = self.address(mechanism, page)
         return f'<a href="{address}">{text}</a>' if address else text
 

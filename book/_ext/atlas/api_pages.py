@@ -30,7 +30,7 @@ def pages(project: Project) -> dict[str, str]:
     api, status = Api.of(project), catalog.status(project.build)
     contents = "".join(f"<li>{link(relative(page.doc, INDEX), page.title)}: {_names(page)}</li>\n" for page in api.pages)
     texts = {INDEX: HEAD.replace("{list}", raw(f'<ul class="mh-names">\n{contents}</ul>'))}
-    run = shown(project, api)
+    run = shown(project)
     texts |= {page.doc: _page(page, api, status, run) for page in api.pages}
     return {f"{doc}.md": text for doc, text in texts.items()}
 

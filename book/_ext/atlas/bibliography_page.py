@@ -9,6 +9,7 @@ from pathlib import Path
 from docutils.nodes import make_id
 
 from atlas.catalogue_page import DOC as CATALOGUE
+from atlas.catalogue_page import DOUBT
 from atlas.chapter import pages
 from atlas.html import escape, link, raw, relative
 from atlas.project import Project
@@ -37,7 +38,6 @@ this project's data hold none.
 BIBTEX_HEAD = """\
 % The bibliography of Heads and Pools, {site}
 % First what its chapters cite, then the other papers of its catalogue. The project's data hold no authors of these."""
-DOUBT = "title or number not certain"
 _CITES = re.compile(r"\{cite(?::\w+)?\}`([^`]+)`")
 
 

@@ -7,16 +7,16 @@ import nbformat
 from atlas.chapter import Chapter, headings
 from atlas.html import escape, relative
 from atlas.opening import opening
-from atlas.project import Project
+from atlas.references import References
 from atlas.verdicts import claims, tally
 
 
-def card(project: Project, chapter: Chapter, page: str, note: str) -> str:
+def card(chapter: Chapter, page: str, note: str, references: References) -> str:
     """HTML of a card, as seen from a page, with a note at its foot."""
     title = next(title for _, title in headings(chapter.text) if title)
-    said = f'<span class="mh-card-text">{escape(opening(project, chapter))}</span>'
+    said = f'<span class="mh-card-text">{escape(opening(chapter, references))}</span>'
     picture = f'<span class="mh-card-figure" aria-hidden="true">{thumbnail(chapter)}</span>'
-    told = tally([claim for claim in claims(project) if claim["doc"] == chapter.doc])
+    told = tally([claim for claim in claims(chapter.project) if claim["doc"] == chapter.doc])
     foot = f'<span class="mh-card-foot"><span>{f"claims: {told}" if told else ""}</span><span>{escape(note)}</span></span>'
     return f'<a class="mh-card" href="{relative(chapter.doc, page)}">{picture}<strong>{escape(title)}</strong>{said}{foot}</a>'
 

@@ -12,6 +12,7 @@ from atlas.sortable import Column, Filter, Row, sortable
 from atlas.verdicts import SIGNS, VERDICTS, sign
 
 DOC = "book/reference/catalogue"
+DOUBT = "title or number not certain"
 HEAD = """# The catalogue
 
 {total} papers, one row each. A row **works** when its mechanism can be imported from `mhlib`, none of its contract tests fails (a row says
@@ -53,7 +54,7 @@ def _filters(papers) -> list[Filter]:
 
 def _row(paper, status, explained: dict | None, api: Api, differences: list[dict]) -> Row:
     title = link(paper.url, paper.title) if paper.url else escape(paper.title)
-    doubt = "" if paper.confidence == "high" else " <em>(title or number not certain)</em>"
+    doubt = "" if paper.confidence == "high" else f" <em>({DOUBT})</em>"
     also = f"<br><small>also {escape(', '.join(FAMILIES[family].lower() for family in paper.also))}</small>" if paper.also else ""
     cells = [
         str(paper.n),

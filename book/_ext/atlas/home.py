@@ -24,7 +24,7 @@ def parts(project: Project) -> dict[str, str]:
     papers, status, api = list(catalog.papers()), catalog.status(project.build), Api.of(project)
     return {
         "_build/pages/facts.md": raw(facts(project, status, api)) + "\n",
-        "_build/pages/atlas.md": raw(atlas(papers, status, api, shown(project, api))) + "\n",
+        "_build/pages/atlas.md": raw(atlas(papers, status, api, shown(project))) + "\n",
         "_build/pages/news.md": news.page(project, DOC),
     }
 

@@ -8,6 +8,7 @@ from atlas.cards import card
 from atlas.chapter import chapters
 from atlas.html import raw
 from atlas.project import Project
+from atlas.references import References
 
 CHAPTERS = 6
 DAYS = 3
@@ -21,7 +22,8 @@ def page(project: Project, doc: str) -> str:
         return "This copy comes without the repository's history, which tells what is new.\n"
     known = {f"{chapter.doc}.md": chapter for chapter in chapters(project)}
     newest = [(known[path], day) for path, day in days.items() if path in known][:CHAPTERS]
-    cards = "\n".join(card(project, chapter, doc, f"new on {day}") for chapter, day in newest)
+    references = References.of(project)
+    cards = "\n".join(card(chapter, doc, f"new on {day}", references) for chapter, day in newest)
     return raw(f'<div class="mh-cards-grid">\n{cards}\n</div>\n{_mechanisms(Api.of(project), days, doc)}') + "\n"
 
 

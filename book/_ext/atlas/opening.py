@@ -4,7 +4,6 @@ import re
 
 from atlas.chapter import Chapter, prose
 from atlas.degrade import Degrader
-from atlas.project import Project
 from atlas.references import References
 
 #: An opening has as many sentences as it takes to get so many words.
@@ -13,7 +12,7 @@ _SENTENCE = re.compile(r".+?[.!?][\"”’]?(?=\s|$)", re.DOTALL)
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
-def opening(project: Project, page: Chapter) -> str:
+def opening(page: Chapter, references: References) -> str:
     """The first sentences below the title; empty where something else than prose stands there."""
     lines = iter(prose(page.text))
     next((line for line in lines if line.startswith("# ")), None)
@@ -25,7 +24,7 @@ def opening(project: Project, page: Chapter) -> str:
             break
     if not paragraph or paragraph[0].startswith("#"):
         return ""
-    degrade = Degrader(page.doc, References.of(project), project.repository)
+    degrade = Degrader(page.doc, references, page.project.repository)
     return shorten(_LINK.sub(r"\1", degrade(" ".join(paragraph))))
 
 

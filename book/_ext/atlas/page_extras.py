@@ -1,5 +1,6 @@
 """What each chapter gets besides its text: where its mechanisms stand in library and catalogue, how to install, and metadata for search engines."""
 
+import functools
 import importlib
 import inspect
 import json
@@ -11,6 +12,7 @@ from atlas.chapter import Chapter
 from atlas.html import escape, link, relative
 from atlas.opening import opening, shorten
 from atlas.project import Project
+from atlas.references import References
 
 CATALOGUE, HOME = "book/reference/catalogue", "book/index"
 _DESCRIPTION = re.compile(r'((?:property="og:description"|property="og:image:alt"|name="description") content=")[^"]*')
@@ -49,7 +51,13 @@ def description(project: Project, doc: str) -> str:
     if described:
         return shorten(inspect.getdoc(importlib.import_module(described)) or "")
     page = Chapter(project, doc)
-    return opening(project, page) if page.path.is_file() else ""
+    return opening(page, _references(project)) if page.path.is_file() else ""
+
+
+@functools.cache
+def _references(project: Project) -> References:
+    """Of the pages as they are rendered: while that goes on, none of them changes."""
+    return References.of(project)
 
 
 def foot(app, pagename, templatename, context, doctree) -> None:
